@@ -1,0 +1,60 @@
+"""Solving a batch of instances with an instance kernel, without noise."""
+
+from typing import Any
+
+import numba
+import numpy as np
+from numba import types
+
+from softsolve.compiled.kernel import OK, Kernel, kernel_signature
+
+
+def _solve_rows(solve, theta, ints, reals, context, states, y, status, start, stop):  # type: ignore[no-untyped-def]
+    failures = 0
+    for row in range(start, stop):
+        status[row] = solve(theta[row], ints, reals, context[row], states[row], y[row])
+        if status[row] != OK:
+            failures += 1
+    return failures
+
+
+_COMPILED: dict[str, Any] = {}
+
+
+def _driver(dtype: np.dtype[Any]) -> Any:
+    name = np.dtype(dtype).name
+    if name not in _COMPILED:
+        scores = types.Array(numba.from_dtype(np.dtype(dtype)), 2, "C")
+        ints = types.Array(types.int64, 1, "C")
+        reals = types.Array(types.float64, 1, "C")
+        rows = types.Array(types.float64, 2, "C")
+        signature = types.int64(
+            types.FunctionType(kernel_signature(dtype)),
+            *(scores, ints, reals, rows, rows, scores, ints, types.int64, types.int64),
+        )
+        compiled = numba.njit(signature, nogil=True, cache=True)(_solve_rows)
+        compiled.disable_compile()
+        _COMPILED[name] = compiled
+    return _COMPILED[name]
+
+
+def solve_rows(
+    kernel: Kernel,
+    theta: np.ndarray[Any, Any],
+    ints: np.ndarray[Any, Any],
+    reals: np.ndarray[Any, Any],
+    context: np.ndarray[Any, Any],
+    states: np.ndarray[Any, Any],
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Solve every row of ``theta`` (n, d); return solutions (n, d) and statuses (n,).
+
+    ``context`` is (n, c) and ``states`` (n, s), float64; c and s may be 0.
+    """
+    theta = np.ascontiguousarray(theta)
+    y = np.zeros_like(theta)
+    status = np.zeros(len(theta), dtype=np.int64)
+    _driver(theta.dtype)(
+        kernel.compiled(theta.dtype),
+        *(theta, ints, reals, context, states, y, status, 0, len(theta)),
+    )
+    return y, status

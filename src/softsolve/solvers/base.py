@@ -1,0 +1,128 @@
+r"""What a solver is.
+
+A solver is *a pure, deterministic function from a batch of scores to a batch of
+solutions, row by row*. Any callable with that contract will do; the classes here add
+what can be declared about it.
+"""
+
+import abc
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from softsolve.compiled.kernel import INFEASIBLE, OK, BlockKernel, Kernel
+from softsolve.compiled.rows import solve_rows
+from softsolve.errors import SolverError
+
+Array = Any
+Shape = tuple[int, ...]
+
+
+class Solver(abc.ABC):
+    r"""A solver with what is known about it.
+
+    Attributes
+    ----------
+    event_ndim
+        Number of trailing axes of ``theta`` that belong to one instance.
+    linear
+        Whether it maximises :math:`\langle y, \theta \rangle` over a fixed set,
+        exactly: then the perturbed maximum, Fenchel-Young losses and symmetric
+        Jacobians hold.
+    host
+        Whether it takes and returns NumPy arrays only. Otherwise it is written in the
+        array API and takes arrays of any framework, on any device.
+    """
+
+    event_ndim: int = 1
+    linear: bool = True
+    host: bool = False
+
+    @abc.abstractmethod
+    def __call__(self, theta: Array, *context: Array) -> Array:
+        """Solve ``theta`` of shape (rows, *event), row by row."""
+
+    def check(self, event_shape: Shape, context: tuple[Array, ...]) -> None:
+        """Raise if the solver cannot take instances of this shape or this context."""
+        if context:
+            msg = (
+                f"{self!r} takes no context, but got {len(context)} extra argument(s). "
+                "Call the layer with theta alone."
+            )
+            raise TypeError(msg)
+
+    def project(self, x: Array) -> Array:
+        r"""Project ``x`` (..., *event) on the directions of the solver's polytope.
+
+        These are the vectors :math:`y - y'` of solutions and what they span. The
+        default is the identity, right for a polytope with interior.
+        """
+        return x
+
+    def feasible(self, y: Array, *context: Array) -> Array:
+        """Tell for each row of ``y`` (rows, *event) whether it is a solution at all."""
+        msg = f"{type(self).__name__} has no feasibility check"
+        raise NotImplementedError(msg)
+
+
+class KernelSolver(Solver):
+    """A solver with an instance kernel (see :mod:`softsolve.compiled.kernel`).
+
+    A subclass sets :attr:`kernel` and, where it needs them, overrides
+    :meth:`structure`, :meth:`pack_context` and :meth:`state_size`.
+
+    Attributes
+    ----------
+    kernel
+        The instance kernel.
+    block
+        A kernel for many instances side by side, where there is one.
+    solution
+        What entries a solution has: ``"binary"`` (0 or 1), ``"integer"`` (whole
+        numbers within int16) or ``"real"``. Decides how solutions are kept.
+    failures
+        What each failure code of the kernel means, and what to do about it.
+    """
+
+    host = True
+    kernel: Kernel
+    block: BlockKernel | None = None
+    solution: Literal["binary", "integer", "real"] = "real"
+    failures: ClassVar[Mapping[int, str]] = {INFEASIBLE: "the instance is infeasible"}
+
+    def structure(self, event_shape: Shape) -> tuple[np.ndarray, np.ndarray]:
+        """Return what all instances share, as the kernel's ``ints`` and ``reals``."""
+        return np.asarray(event_shape, dtype=np.int64), np.zeros(0)
+
+    def pack_context(
+        self, rows: int, event_shape: Shape, *context: np.ndarray
+    ) -> np.ndarray:
+        """Check the per-row context and pack it into a float64 array (rows, c)."""
+        self.check(event_shape, context)
+        return np.zeros((rows, 0))
+
+    def state_size(self, event_shape: Shape) -> int:  # noqa: ARG002
+        """Return the length of the kernel's warm-start state; 0 where it has none."""
+        return 0
+
+    def __call__(self, theta: np.ndarray, *context: np.ndarray) -> np.ndarray:
+        """Solve ``theta`` (rows, *event) with the kernel, each row from scratch."""
+        rows, event_shape = len(theta), theta.shape[1:]
+        packed = self.pack_context(rows, event_shape, *context)
+        ints, reals = self.structure(event_shape)
+        states = np.zeros((rows, self.state_size(event_shape)))
+        y, status = solve_rows(
+            self.kernel, theta.reshape(rows, -1), ints, reals, packed, states
+        )
+        self.raise_failures(status)
+        return y.reshape(theta.shape)
+
+    def raise_failures(self, status: np.ndarray) -> None:
+        """Raise a :class:`SolverError` that names the first row that failed."""
+        failed = np.flatnonzero(status != OK)
+        if failed.size:
+            row = int(failed[0])
+            reason = self.failures[int(status[row])]
+            msg = f"{self!r} failed on {failed.size} row(s), first row {row}: {reason}"
+            raise SolverError(msg)
