@@ -102,7 +102,7 @@ class KernelSolver(Solver):
         self.check(event_shape, context)
         return np.zeros((rows, 0))
 
-    def state_size(self, event_shape: Shape) -> int:  # noqa: ARG002
+    def state_size(self, event_shape: Shape) -> int:
         """Return the length of the kernel's warm-start state; 0 where it has none."""
         return 0
 

@@ -1,0 +1,351 @@
+"""What the layers of all frontends share: their settings, checks and shapes."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, NoReturn
+
+from array_api_compat import array_namespace
+
+from softsolve.errors import SolverError
+from softsolve.estimators import Baseline
+from softsolve.noise import Noise, get_noise
+from softsolve.perturbation import Perturbation, get_perturbation
+from softsolve.solvers.base import Array, Shape, Solver
+from softsolve.solvers.function import FunctionSolver
+
+Route = Literal["fused", "array", "host"]
+DEFAULT_MEMORY_BUDGET = 2**28
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The hyperparameters of a perturbed solver, checked; see ``Perturbed``."""
+
+    solver: Callable[..., Any]
+    num_samples: int
+    noise: Noise
+    perturbation: Perturbation
+    baseline: Baseline
+    form: Literal["solution", "maximum"]
+    independent_backward: bool
+    symmetric: bool
+    route: Route | None
+    memory_budget: int
+
+    @classmethod
+    def create(
+        cls,
+        solver: Callable[..., Any],
+        *,
+        num_samples: int,
+        noise: str | Noise,
+        perturbation: str,
+        baseline: str,
+        form: str,
+        backward: str,
+        symmetric: bool,
+        route: str,
+        memory_budget: int,
+    ) -> "Settings":
+        """Check the hyperparameters and resolve names and defaults."""
+        if not callable(solver):
+            msg = (
+                f"Perturbed(solver) needs a function of scores; got {solver!r}. Pass "
+                "one of softsolve.solvers, or any callable theta -> y."
+            )
+            raise TypeError(msg)
+        if isinstance(solver, type):
+            msg = (
+                f"Perturbed(solver) needs a solver, got the class {solver.__name__}. "
+                f"Make one: {solver.__name__}(...)."
+            )
+            raise TypeError(msg)
+        if isinstance(num_samples, bool) or not isinstance(num_samples, int):
+            msg = f"num_samples must be a whole number ≥ 1; got {num_samples!r}."
+            raise TypeError(msg)
+        if num_samples < 1:
+            msg = f"num_samples must be at least 1; got {num_samples}."
+            raise ValueError(msg)
+        _check_choice("baseline", baseline, ("auto", "none", "point", "leave_one_out"))
+        _check_choice("form", form, ("solution", "maximum"))
+        _check_choice("backward", backward, ("shared", "independent"))
+        _check_choice("route", route, ("auto", "fused", "array", "host"))
+        noise = get_noise(noise)
+        settings = cls(
+            solver=solver,
+            num_samples=num_samples,
+            noise=noise,
+            perturbation=get_perturbation(perturbation, noise),
+            baseline=_resolve_baseline(baseline, num_samples),
+            form=form,  # type: ignore[arg-type]
+            independent_backward=backward == "independent",
+            symmetric=symmetric,
+            route=None if route == "auto" else route,  # type: ignore[arg-type]
+            memory_budget=memory_budget,
+        )
+        if form == "maximum":
+            settings.require_linear('form="maximum"')
+        if symmetric:
+            settings.require_linear("symmetric=True")
+            settings._require_symmetry()
+        return settings
+
+    @property
+    def event_ndim(self) -> int:
+        """Number of trailing axes of the scores that belong to one instance."""
+        return getattr(self.solver, "event_ndim", 1)
+
+    @property
+    def linear(self) -> bool:
+        """Whether the solver says that it maximises ⟨y, θ⟩ exactly."""
+        return getattr(self.solver, "linear", False)
+
+    @property
+    def host(self) -> bool:
+        """Whether the solver takes NumPy arrays only."""
+        return getattr(self.solver, "host", False)
+
+    @property
+    def clips(self) -> bool:
+        """Whether the solver maximises ⟨y, min(θ, 0)⟩ instead of ⟨y, θ⟩."""
+        return getattr(self.solver, "clips_scores", False)
+
+    @property
+    def name(self) -> str:
+        """What the solver is called in messages."""
+        if isinstance(self.solver, Solver):
+            return repr(self.solver)
+        return getattr(self.solver, "__name__", type(self.solver).__name__)
+
+    def project(self, x: Array) -> Array:
+        """Project (B, d, K) on the directions of the polytope, column by column."""
+        solver = self.solver
+        return solver.project(x) if isinstance(solver, Solver) else x
+
+    def describe(self, temperature: Any) -> str:
+        """Return what a layer shows of itself."""
+        route = self.route or ("host" if self.host else "array")
+        facts = [
+            self.name,
+            f"temperature={temperature}",
+            f"num_samples={self.num_samples}",
+            f'noise="{self.noise.name}"',
+        ]
+        if self.perturbation.name != "additive":
+            facts.append(f'perturbation="{self.perturbation.name}"')
+        facts.append(f'baseline="{self.baseline}"')
+        if self.form != "solution":
+            facts.append(f'form="{self.form}"')
+        if self.independent_backward:
+            facts.append('backward="independent"')
+        if self.symmetric:
+            facts.append("symmetric=True")
+        facts.append(f'route="{route}"')
+        return ", ".join(facts)
+
+    def require_linear(self, what: str) -> None:
+        """Raise unless the solver is declared to maximise ⟨y, θ⟩ exactly."""
+        if not self.linear:
+            msg = (
+                f"{what} needs a linear solver, one that maximises ⟨y, θ⟩ over a fixed "
+                f"set; {self.name} is not declared as one. If it is, say so: "
+                "softsolve.solver(function, linear=True) for functions of NumPy "
+                "arrays, with native=True for functions of the framework's arrays."
+            )
+            raise TypeError(msg)
+
+    def _require_symmetry(self) -> None:
+        reasons = {
+            "multiplicative perturbation": self.perturbation.name != "additive",
+            "a solver that clips costs": self.clips,
+            'form="maximum"': self.form != "solution",
+        }
+        for reason, holds in reasons.items():
+            if holds:
+                msg = (
+                    "symmetric=True needs the Jacobian of an exact linear solver under "
+                    f"additive noise; it does not go with {reason}."
+                )
+                raise ValueError(msg)
+
+    def split_shape(self, shape: Shape) -> tuple[Shape, Shape]:
+        """Split the shape of the scores into batch and event, and check the event."""
+        if len(shape) < self.event_ndim:
+            msg = (
+                f"theta must have at least {self.event_ndim} axes for {self.name} (the "
+                f"last {self.event_ndim} are one instance); got shape {tuple(shape)}."
+            )
+            raise ValueError(msg)
+        split = len(shape) - self.event_ndim
+        return tuple(shape[:split]), tuple(shape[split:])
+
+    def check_instances(self, event_shape: Shape, context: tuple[Array, ...]) -> None:
+        """Let a solver of ours check the shape of the instances and the context."""
+        if isinstance(self.solver, Solver):
+            self.solver.check(event_shape, context)
+
+    def check_solutions(self, y_shape: Shape, rows: int, event_shape: Shape) -> None:
+        """Raise unless a solver returned one solution for each row."""
+        got = tuple(y_shape)
+        if len(got) == 0 or got[0] != rows:
+            msg = (
+                f"{self.name} must return one solution for each of the {rows} rows of "
+                f"scores it is given, shape ({rows}, …); it returned shape {got}. A "
+                "function of one instance is made into a solver by "
+                "softsolve.solver(function, batched=False)."
+            )
+            raise ValueError(msg)
+        if self.linear and got[1:] != event_shape:
+            msg = (
+                f"{self.name} is linear, so its solutions must have the shape of the "
+                f"scores, {event_shape}; it returned {got[1:]} in each row."
+            )
+            raise ValueError(msg)
+
+    def chunk(self, rows: int, size: int, itemsize: int) -> int:
+        """Return how many of the samples to solve at a time within the budget."""
+        # Noise, perturbed scores, solutions and the solver's own scratch.
+        each = 4 * max(1, rows * size * itemsize)
+        return max(1, min(self.num_samples, self.memory_budget // each))
+
+
+def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        listed = ", ".join(f'"{choice}"' for choice in choices)
+        msg = f"{name}= must be one of {listed}; got {value!r}."
+        raise ValueError(msg)
+
+
+def _resolve_baseline(baseline: str, num_samples: int) -> Baseline:
+    if baseline == "auto":
+        return "leave_one_out" if num_samples > 1 else "none"
+    if baseline == "leave_one_out" and num_samples < 2:
+        msg = (
+            'baseline="leave_one_out" needs num_samples ≥ 2; got 1. Use '
+            'baseline="point" or more samples.'
+        )
+        raise ValueError(msg)
+    return baseline  # type: ignore[return-value]
+
+
+def accepts_any_function(solver: object) -> bool:
+    """Tell whether a solver is a user's, whose solutions must be looked at."""
+    return isinstance(solver, FunctionSolver) or not isinstance(solver, Solver)
+
+
+def flatten_context(
+    batch_shape: Shape, context: tuple[Array, ...]
+) -> tuple[Array, ...]:
+    """Give each context array one row for each instance, (B, …)."""
+    return tuple(
+        _flatten_one(batch_shape, array, position)
+        for position, array in enumerate(context)
+    )
+
+
+def _flatten_one(batch_shape: Shape, array: Array, position: int) -> Array:
+    xp = array_namespace(array)
+    ndim = len(batch_shape)
+    leading = tuple(array.shape[:ndim])
+    fits = len(leading) == ndim and all(
+        got in (1, wanted) for got, wanted in zip(leading, batch_shape, strict=True)
+    )
+    if not fits:
+        msg = (
+            f"context argument {position + 1} must have one entry for each instance: "
+            f"its first axes must be the batch shape {batch_shape} (or 1 to share); "
+            f"got shape {tuple(array.shape)}."
+        )
+        raise ValueError(msg)
+    rest = tuple(array.shape[ndim:])
+    full = xp.broadcast_to(array, (*batch_shape, *rest))
+    return xp.reshape(full, (math.prod(batch_shape), *rest))
+
+
+def repeat_rows(array: Array, count: int) -> Array:
+    """Repeat each row (B, …) ``count`` times in a row, (B·count, …)."""
+    xp = array_namespace(array)
+    rows, rest = array.shape[0], tuple(array.shape[1:])
+    spread = xp.broadcast_to(array[:, None, ...], (rows, count, *rest))
+    return xp.reshape(spread, (rows * count, *rest))
+
+
+def raise_not_finite(row: int, values: Any, what: str = "theta") -> NoReturn:
+    """Raise for scores that are NaN or infinite, naming the first bad row."""
+    msg = (
+        f"{what} must be finite; row {row} has {values}. Look for a division by zero, "
+        "an overflow or an exploding gradient where it is computed."
+    )
+    raise ValueError(msg)
+
+
+def raise_bad_temperature(row: int, value: float) -> NoReturn:
+    """Raise for a temperature that is not positive, naming the first bad row."""
+    msg = (
+        f"temperature must be positive and finite; got {value:g} in row {row}. A "
+        "learned temperature stays positive as exp or softplus of a parameter; for no "
+        "smoothing, call the solver itself."
+    )
+    raise ValueError(msg)
+
+
+def raise_bad_solution(name: str, row: int) -> NoReturn:
+    """Raise for a solver that returned NaN or an infinity."""
+    msg = (
+        f"{name} must return finite solutions; its solution of row {row} (samples "
+        "included) has NaN or an infinity. softsolve.testing.check_solver finds out on "
+        "which scores."
+    )
+    raise SolverError(msg)
+
+
+def raise_missed_maximum(name: str, row: int, gap: float) -> NoReturn:
+    """Raise for a solver whose solution was worse than the target."""
+    msg = (
+        f"{name} missed the maximum: on a sample of row {row} the target is better "
+        f"than its solution by {-gap:.3g}. Fenchel-Young losses need an exact solver, "
+        "and targets inside its polytope. Check the solver with "
+        "softsolve.testing.check_solver and that targets are solutions (in the same "
+        "convention: maximise, costs as theta = -costs)."
+    )
+    raise SolverError(msg)
+
+
+def raise_integer_theta(dtype: object) -> NoReturn:
+    """Raise for scores that have no derivative."""
+    msg = (
+        f"theta must be of a floating type, to have derivatives; got {dtype}. Convert "
+        "it first, e.g. theta.float() in torch or theta.astype(float) elsewhere."
+    )
+    raise TypeError(msg)
+
+
+def check_layer_for_loss(settings: Settings) -> None:
+    """Raise unless a layer can have a Fenchel-Young loss."""
+    settings.require_linear("FenchelYoungLoss")
+    if settings.form != "solution":
+        msg = (
+            "FenchelYoungLoss differentiates the perturbed maximum by its solutions; "
+            'give it a layer with form="solution".'
+        )
+        raise ValueError(msg)
+
+
+def raise_bad_target(y_shape: Shape, theta_shape: Shape) -> NoReturn:
+    """Raise for targets of another shape than the scores."""
+    msg = (
+        f"y must be solutions for theta, of its shape {tuple(theta_shape)}; got "
+        f"{tuple(y_shape)}. Class indices must be made one-hot, and ranks of the best "
+        "label = 1 turned into d + 1 - rank."
+    )
+    raise ValueError(msg)
+
+
+def memory_message(size: int, budget: int) -> str:
+    """Say why second derivatives are not to be had, and what to do."""
+    return (
+        f"second derivatives of this loss need its {size / 2**20:.0f} MB of samples, "
+        f"which were not kept beyond memory_budget={budget} bytes. Pass a larger "
+        "memory_budget= to Perturbed, or fewer samples."
+    )

@@ -1,0 +1,171 @@
+"""A pool of threads for functions that release the GIL.
+
+Compiled passes split their rows into ranges and run them here. The calling thread
+always takes part, so a call finishes even when every worker is busy with the work of
+other threads, and a single thread needs no pool at all.
+"""
+
+import itertools
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+# Ranges per thread: enough that a thread that was held up does not hold up the call.
+RANGES_PER_THREAD = 4
+
+_state = threading.local()
+_lock = threading.Lock()
+_pool: ThreadPoolExecutor | None = None
+_workers = 0
+_threads: int | None = None
+
+
+def available_threads() -> int:
+    """Return how many CPUs this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _threads_from_environment() -> int:
+    text = os.environ.get("SOFTSOLVE_NUM_THREADS")
+    if text is None:
+        return available_threads()
+    if not text.isdecimal() or int(text) < 1:
+        msg = (
+            "the environment variable SOFTSOLVE_NUM_THREADS must be a whole number of "
+            f"at least 1; got {text!r}. Unset it to use every CPU of the process."
+        )
+        raise ValueError(msg)
+    return int(text)
+
+
+def get_num_threads() -> int:
+    """Return how many threads compiled passes use at most."""
+    global _threads  # noqa: PLW0603
+    if _threads is None:
+        _threads = _threads_from_environment()
+    return _threads
+
+
+def set_num_threads(threads: int) -> None:
+    """Set how many threads compiled passes use at most; 1 keeps to the caller's.
+
+    The default is the environment variable ``SOFTSOLVE_NUM_THREADS``, or else the
+    number of CPUs that the process may use. Results do not depend on it.
+
+    Examples
+    --------
+    >>> from softsolve import parallel
+    >>> before = parallel.get_num_threads()
+    >>> parallel.set_num_threads(1)
+    >>> parallel.get_num_threads()
+    1
+    >>> parallel.set_num_threads(before)
+    """
+    global _threads  # noqa: PLW0603
+    if isinstance(threads, bool) or not isinstance(threads, int):
+        msg = f"set_num_threads() takes an int; got {threads!r}"
+        raise TypeError(msg)
+    if threads < 1:
+        msg = f"set_num_threads() must be at least 1; got {threads}"
+        raise ValueError(msg)
+    _threads = threads
+
+
+def _executor(workers: int) -> ThreadPoolExecutor:
+    """Return a pool of at least so many workers."""
+    global _pool, _workers  # noqa: PLW0603
+    with _lock:
+        if _pool is None or _workers < workers:
+            # A smaller pool that is still in use ends by itself with its work.
+            if _pool is not None:
+                _pool.shutdown(wait=False)
+            _pool = ThreadPoolExecutor(workers, thread_name_prefix="softsolve")
+            _workers = workers
+        return _pool
+
+
+def _reset_after_fork() -> None:
+    # Threads do not survive a fork, and the lock may have been held by one of them.
+    global _lock, _pool, _workers, _state  # noqa: PLW0603
+    _lock = threading.Lock()
+    _state = threading.local()
+    _pool = None
+    _workers = 0
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_reset_after_fork)
+
+
+class _Job:
+    """The ranges of one call, handed to whichever thread asks next."""
+
+    def __init__(self, function: Callable[[int, int], object], bounds: list[int]):
+        self.function = function
+        self.bounds = bounds
+        self.next_range = itertools.count()
+
+    def run(self) -> None:
+        nested = getattr(_state, "nested", False)
+        _state.nested = True
+        try:
+            while (index := next(self.next_range)) < len(self.bounds) - 1:
+                self.function(self.bounds[index], self.bounds[index + 1])
+        except BaseException:
+            self.bounds = self.bounds[:1]  # the other threads find nothing left
+            raise
+        finally:
+            _state.nested = nested
+
+
+def run_ranges(
+    function: Callable[[int, int], object],
+    size: int,
+    *,
+    threads: int | None = None,
+) -> None:
+    """Call ``function(start, stop)`` for ranges that together cover ``range(size)``.
+
+    The ranges run at the same time on up to ``threads`` threads (default: as set by
+    :func:`set_num_threads`), of which the calling thread is one. With one thread, or
+    called from within another run, there is one range and it runs in place. The first
+    exception is raised here, once no thread is at work on the call any more.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from softsolve.parallel import run_ranges
+    >>> squares = np.empty(1000)
+    >>> def fill(start, stop):
+    ...     squares[start:stop] = np.arange(start, stop) ** 2
+    >>> run_ranges(fill, 1000)
+    >>> squares[-1]
+    np.float64(998001.0)
+    """
+    threads = min(get_num_threads() if threads is None else threads, size)
+    if threads <= 1 or getattr(_state, "nested", False):
+        if size:
+            function(0, size)
+        return
+    ranges = min(size, threads * RANGES_PER_THREAD)
+    job = _Job(function, [size * index // ranges for index in range(ranges + 1)])
+    futures: list[Future[None]] = []
+    for _ in range(threads - 1):
+        try:
+            futures.append(_executor(threads - 1).submit(job.run))
+        except RuntimeError:
+            # The pool was replaced by a larger one, or the interpreter is ending:
+            # this thread does the work.
+            break
+    try:
+        job.run()
+    finally:
+        # Cancelling frees those that no worker has started on: nothing is left to do.
+        running = [future for future in futures if not future.cancel()]
+        errors = [future.exception() for future in running]
+    for error in errors:
+        if error is not None:
+            raise error
