@@ -6,6 +6,7 @@ what can be declared about it.
 """
 
 import abc
+import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
@@ -113,7 +114,12 @@ class KernelSolver(Solver):
         ints, reals = self.structure(event_shape)
         states = np.zeros((rows, self.state_size(event_shape)))
         y, status = solve_rows(
-            self.kernel, theta.reshape(rows, -1), ints, reals, packed, states
+            self.kernel,
+            theta.reshape(rows, math.prod(event_shape)),
+            ints,
+            reals,
+            packed,
+            states,
         )
         self.raise_failures(status)
         return y.reshape(theta.shape)
