@@ -29,14 +29,14 @@ scores and ``state[0] == 0``; it then solves from scratch, writes what helps lat
 solves into ``state[1:]`` and sets ``state[0] = 1``. Calls for the perturbed scores get
 that state (``state[0] == 1``) and must not change it.
 
-A kernel is compiled for an explicit signature and handed on as a first-class function,
-because Numba's disk cache never hits in another process for a function that was passed
-as a dispatcher or closed over.
+A kernel is compiled for an explicit signature and handed on by its address, because
+Numba's disk cache never hits in another process for a function that was passed as a
+dispatcher or closed over, and a first-class function costs 20 µs a call to hand on.
 """
 
 import threading
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import numba
 import numpy as np
@@ -69,7 +69,7 @@ def block_signature(dtype: np.dtype[Any]) -> Any:
 class Kernel:
     """An instance kernel, compiled for a floating type when it is first wanted."""
 
-    signature: ClassVar[Callable[[np.dtype[Any]], Any]] = staticmethod(kernel_signature)
+    signature: Callable[[np.dtype[Any]], Any] = staticmethod(kernel_signature)
 
     def __init__(self, function: KernelFunction) -> None:
         self.function = function
@@ -77,6 +77,7 @@ class Kernel:
         self.__name__ = function.__name__
         self.__doc__ = function.__doc__
         self._compiled: dict[str, Any] = {}
+        self._addresses: dict[str, int] = {}
         self._lock = threading.Lock()
 
     def compiled(self, dtype: np.dtype[Any]) -> Any:
@@ -94,6 +95,20 @@ class Kernel:
                 dispatcher.disable_compile()
                 self._compiled[name] = dispatcher
             return self._compiled[name]
+
+    def address(self, dtype: np.dtype[Any]) -> int:
+        """Return where the machine code is, for passes that call it from compiled code.
+
+        The code lives as long as the kernel.
+        """
+        name = np.dtype(dtype).name
+        if name not in self._addresses:
+            dispatcher = self.compiled(dtype)
+            (overload,) = dispatcher.overloads.values()
+            self._addresses[name] = overload.library.get_pointer_to_function(
+                overload.fndesc.llvm_func_name
+            )
+        return self._addresses[name]
 
     def __reduce__(self) -> str:
         # A kernel is a module's global: copies and pickles refer to it by name.

@@ -1,0 +1,226 @@
+"""Logarithm, sine and cosine of random words, in a form that vectorises.
+
+Compilers do not vectorise calls of a mathematics library; polynomials they do. Every
+step rounds in the same way wherever it is inlined, so that the same draw has the same
+bits in every pass. Errors are within two units in the last place.
+"""
+
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+# ruff: noqa: ARG001 (what is compiled has its signature from Numba)
+
+import math
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+
+from softsolve.compiled.native import intrinsic
+
+_FLOAT_OF: Any = {types.uint32: types.float32, types.uint64: types.float64}
+
+# Polynomials of Cephes (single precision) and FreeBSD's msun (double precision), the
+# highest power first.
+_LOG_SINGLE = (
+    *(7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1),
+    *(1.4249322787e-1, -1.6668057665e-1, 2.0000714765e-1, -2.4999993993e-1),
+    3.3333331174e-1,
+)
+_LOG_DOUBLE = (
+    *(1.479819860511658591e-1, 1.531383769920937332e-1, 1.818357216161805012e-1),
+    *(2.222219843214978396e-1, 2.857142874366239149e-1, 3.999999999940941908e-1),
+    6.666666666666735130e-1,
+)
+_SINE_SINGLE = (-1.9515295891e-4, 8.3321608736e-3, -1.6666654611e-1)
+_SINE_DOUBLE = (
+    *(1.58969099521155010221e-10, -2.50507602534068634195e-8),
+    *(2.75573137070700676789e-6, -1.98412698298579493134e-4),
+    *(8.33333333332248946124e-3, -1.66666666666666324348e-1),
+)
+_COSINE_SINGLE = (2.443315711809948e-5, -1.388731625493765e-3, 4.166664568298827e-2)
+_COSINE_DOUBLE = (
+    *(-1.13596475577881948265e-11, 2.08757232129817482790e-9),
+    *(-2.75573143513906633035e-7, 2.48015872894767294178e-5),
+    *(-1.38888888888741095749e-3, 4.16666666666666019037e-2),
+)
+
+
+class _Emitter:
+    """Emits arithmetic on one kind of float."""
+
+    def __init__(self, builder: Any, single: bool) -> None:
+        self.builder = builder
+        self.single = single
+        self.kind = ir.FloatType() if single else ir.DoubleType()
+        self.word = ir.IntType(32 if single else 64)
+        self.fused = builder.module.declare_intrinsic(
+            "llvm.fmuladd", [self.kind], ir.FunctionType(self.kind, [self.kind] * 3)
+        )
+
+    def real(self, value: float) -> Any:
+        return ir.Constant(self.kind, value)
+
+    def whole(self, value: int) -> Any:
+        return ir.Constant(self.word, value)
+
+    def fmuladd(self, a: Any, b: Any, c: Any) -> Any:
+        """Return a·b + c in one rounding where the CPU can."""
+        return self.builder.call(self.fused, [a, b, c])
+
+    def polynomial(self, x: Any, coefficients: tuple[float, ...]) -> Any:
+        value = self.real(coefficients[0])
+        for coefficient in coefficients[1:]:
+            value = self.fmuladd(value, x, self.real(coefficient))
+        return value
+
+    def unit(self, word: Any) -> Any:
+        """Return (word + ½)·2⁻ᵇ, in the open unit interval but for rounding to 1."""
+        scale = 2.0**-self.word.width
+        x = self.builder.uitofp(word, self.kind)
+        return self.fmuladd(x, self.real(scale), self.real(scale / 2))
+
+    def split(self, x: Any) -> tuple[Any, Any]:
+        """Split x = m·2^e > 0, m from √½ to √2, into e as a whole number and m."""
+        low, width = (0x3F3504F3, 23) if self.single else (0x3FE6A09E667F3BCD, 52)
+        builder, shift = self.builder, self.whole(width)
+        bits = builder.bitcast(x, self.word)
+        exponent = builder.ashr(builder.sub(bits, self.whole(low)), shift)
+        mantissa = builder.sub(bits, builder.shl(exponent, shift))
+        return exponent, builder.bitcast(mantissa, self.kind)
+
+    def log(self, exponent: Any, f: Any) -> Any:
+        """Return log((1 + f)·2^exponent)."""
+        builder = self.builder
+        e = builder.sitofp(exponent, self.kind)
+        square = builder.fmul(f, f)
+        if self.single:
+            tail = self.polynomial(f, _LOG_SINGLE)
+            tail = builder.fmul(builder.fmul(tail, f), square)
+            tail = self.fmuladd(e, self.real(-2.12194440e-4), tail)
+            tail = self.fmuladd(square, self.real(-0.5), tail)
+            return self.fmuladd(e, self.real(0.693359375), builder.fadd(f, tail))
+        half_square = builder.fmul(square, self.real(0.5))
+        s = builder.fdiv(f, builder.fadd(f, self.real(2.0)))
+        z = builder.fmul(s, s)
+        series = self.fmuladd(z, self.polynomial(z, _LOG_DOUBLE), half_square)
+        low = builder.fmul(e, self.real(1.90821492927058770002e-10))
+        tail = builder.fsub(half_square, self.fmuladd(s, series, low))
+        high = self.real(6.93147180369123816490e-1)
+        return self.fmuladd(e, high, builder.fsub(f, tail))
+
+    def negative_log_unit(self, word: Any) -> Any:
+        builder = self.builder
+        exponent, mantissa = self.split(self.unit(word))
+        # Near 1 the digits are in the distance from 1: take it from the word.
+        from_one = builder.fneg(self.unit(builder.not_(word)))
+        near_one = builder.icmp_signed("==", exponent, self.whole(0))
+        beyond = builder.fsub(mantissa, self.real(1.0))
+        f = builder.select(near_one, from_one, beyond)
+        return builder.fneg(self.log(exponent, f))
+
+    def turn(self, word: Any) -> tuple[Any, Any]:
+        builder, width = self.builder, self.word.width
+        eighth, shift = self.whole(1 << (width - 3)), self.whole(width - 2)
+        quadrant = builder.lshr(builder.add(word, eighth), shift)
+        remainder = builder.sub(word, builder.shl(quadrant, shift))
+        x = builder.sitofp(remainder, self.kind)
+        x = builder.fmul(x, self.real(2 * math.pi * 2.0**-width))
+        z = builder.fmul(x, x)
+        sine = self.polynomial(z, _SINE_SINGLE if self.single else _SINE_DOUBLE)
+        sine = self.fmuladd(builder.fmul(sine, z), x, x)
+        cosine = self.polynomial(z, _COSINE_SINGLE if self.single else _COSINE_DOUBLE)
+        cosine = self.fmuladd(builder.fmul(cosine, z), z, self.real(1.0))
+        cosine = self.fmuladd(z, self.real(-0.5), cosine)
+        one = self.whole(1)
+        odd = builder.icmp_unsigned("==", builder.and_(quadrant, one), one)
+        return (
+            self.signed(builder.select(odd, sine, cosine), builder.add(quadrant, one)),
+            self.signed(builder.select(odd, cosine, sine), quadrant),
+        )
+
+    def signed(self, x: Any, quadrant: Any) -> Any:
+        """Return -x where the second bit of ``quadrant`` is set, else x."""
+        builder, width = self.builder, self.word.width
+        sign = builder.and_(
+            builder.shl(quadrant, self.whole(width - 2)), self.whole(1 << (width - 1))
+        )
+        bits = builder.xor(builder.bitcast(x, self.word), sign)
+        return builder.bitcast(bits, self.kind)
+
+
+@intrinsic
+def negative_log_unit(typing_context: Any, word: Any) -> Any:
+    """Return -log u for u = (word + ½)·2⁻ᵇ, relatively precise at both ends."""
+
+    def lower(context, builder, signature, arguments):
+        emit = _Emitter(builder, word == types.uint32)
+        return emit.negative_log_unit(arguments[0])
+
+    return _FLOAT_OF[word](word), lower
+
+
+@intrinsic
+def negative_log(typing_context: Any, x: Any) -> Any:
+    """Return -log x for a normal positive number."""
+
+    def lower(context, builder, signature, arguments):
+        emit = _Emitter(builder, x == types.float32)
+        exponent, mantissa = emit.split(arguments[0])
+        f = builder.fsub(mantissa, emit.real(1.0))
+        return builder.fneg(emit.log(exponent, f))
+
+    return x(x), lower
+
+
+@intrinsic
+def cosine_and_sine(typing_context: Any, word: Any) -> Any:
+    """Return the cosine and the sine of ``word`` as a fraction of a turn."""
+
+    def lower(context, builder, signature, arguments):
+        emit = _Emitter(builder, word == types.uint32)
+        return cgutils.pack_array(builder, emit.turn(arguments[0]))
+
+    return types.UniTuple(_FLOAT_OF[word], 2)(word), lower
+
+
+@intrinsic
+def unit_interval(typing_context: Any, word: Any) -> Any:
+    """Return u = (word + ½)·2⁻ᵇ; at most 1, where rounding takes it there."""
+
+    def lower(context, builder, signature, arguments):
+        return _Emitter(builder, word == types.uint32).unit(arguments[0])
+
+    return _FLOAT_OF[word](word), lower
+
+
+@intrinsic
+def with_sign_of(typing_context: Any, x: Any, word: Any) -> Any:
+    """Return -x where the top bit of the word is set, else x."""
+
+    def lower(context, builder, signature, arguments):
+        emit = _Emitter(builder, x == types.float32)
+        moved = builder.lshr(arguments[1], emit.whole(emit.word.width - 2))
+        return emit.signed(arguments[0], moved)
+
+    return x(x, word), lower
+
+
+@intrinsic
+def without_top_bit(typing_context: Any, word: Any) -> Any:
+    """Return the word shifted by one bit to the left: all of it but the top bit."""
+
+    def lower(context, builder, signature, arguments):
+        kind = arguments[0].type
+        return builder.shl(arguments[0], ir.Constant(kind, 1))
+
+    return word(word), lower
+
+
+@intrinsic
+def one_minus(typing_context: Any, x: Any) -> Any:
+    """Return 1 - x in the precision of x."""
+
+    def lower(context, builder, signature, arguments):
+        return builder.fsub(ir.Constant(arguments[0].type, 1.0), arguments[0])
+
+    return x(x), lower

@@ -1,0 +1,362 @@
+r"""The fused route: noise, solve and average in one compiled pass.
+
+Nothing of size B·M·d in floats is kept: solutions stay in a compact form
+(:mod:`softsolve.compiled.codecs`), noise is drawn again when it is wanted.
+"""
+
+from collections.abc import Callable
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from softsolve.compiled import passes
+from softsolve.compiled.codecs import Codec, codec_for
+from softsolve.compiled.random import FILL_ROWS, export_draws
+from softsolve.parallel import get_num_threads, run_ranges
+from softsolve.solvers.base import KernelSolver
+
+Array = np.ndarray[Any, Any]
+
+# Coefficients of the noise's curvature as a polynomial in its score.
+CURVATURE = {
+    "normal": (1.0, 0.0, 0.0),
+    "gumbel": (1.0, -1.0, 0.0),
+    "logistic": (0.5, 0.0, -0.5),
+}
+
+# Work, in numbers drawn, below which a second thread costs more than it saves.
+INLINE_NUMBERS = 1 << 15
+# Largest buffer, in numbers, for groups of one row that several threads share.
+SPLIT_NUMBERS = 1 << 22
+
+
+class Forward(NamedTuple):
+    r"""What a forward pass returns, for B rows of d entries.
+
+    Attributes
+    ----------
+    mean
+        Average solution, (B, d).
+    moment
+        Average :math:`\langle y_m, z_m \rangle`, (B,).
+    samples
+        The solutions in compact form, arrays with rows first; empty if not kept.
+    loss
+        With a target y: average :math:`\langle y_m - y, \theta + \varepsilon z_m
+        \rangle`, (B,), summed sample by sample.
+    lowest
+        With a target: the smallest of these over the samples, (B,).
+    gap_moment
+        With a target: average :math:`\langle y_m - y, z_m \rangle`, the derivative of
+        the loss in the temperature, (B,).
+    """
+
+    mean: Array
+    moment: Array
+    samples: tuple[Array, ...] = ()
+    loss: Array | None = None
+    lowest: Array | None = None
+    gap_moment: Array | None = None
+
+
+class LeaveOneOut(NamedTuple):
+    """How the mean becomes the baseline that leaves each sample out."""
+
+    scale: float
+    mixing: float
+
+
+def leave_one_out(num_samples: int, *, antithetic: bool = False) -> LeaveOneOut:
+    r"""Return what to pass with ``center=mean`` for a leave-one-out baseline.
+
+    Independent draws: :math:`y_m - b_m = \tfrac{M}{M-1} (y_m - \bar y)`. Antithetic
+    draws: :math:`b_m` is the mean of the P - 1 other pairs, so that with the mean
+    :math:`\bar y_p` of the sample's own pair
+
+    .. math::
+
+        y_m - b_m = (y_m - \bar y) + \tfrac{1}{P - 1} (\bar y_p - \bar y).
+    """
+    if antithetic:
+        return LeaveOneOut(1.0, 1 / (num_samples - 2))
+    return LeaveOneOut(num_samples / (num_samples - 1), 0.0)
+
+
+def group_size(num_samples: int) -> int:
+    """Return how many samples are reduced together: a matter of their number alone."""
+    groups = max(8, min(32, num_samples // 256))
+    size = -(-num_samples // groups)
+    multiple = 16 if num_samples >= 32 else 2
+    return -(-size // multiple) * multiple
+
+
+class FusedPass:
+    r"""A solver's forward pass and the derivatives of its average.
+
+    Parameters
+    ----------
+    solver
+        What to perturb.
+    event_shape
+        Shape of one instance; arrays below are flattened to d entries.
+    noise
+        ``"normal"``, ``"gumbel"``, ``"logistic"`` or ``"laplace"``.
+    num_samples
+        Draws per row, M.
+    antithetic
+        Whether draws come in mirrored pairs; M is even then.
+    dtype
+        float32 or float64, the type of all scores and results.
+
+    Notes
+    -----
+    Arrays are C-contiguous. ``temperature`` is (B,), ``keys`` int32 (B, 2),
+    ``context`` as the solver packs it. Derivatives weigh each sample by
+    :math:`y_m - b_m`, which is ``scale · (y_m - center)``, further mixed with the
+    mirrored sample by ``mixing`` (see :func:`leave_one_out`); without a center the
+    baseline is zero.
+    """
+
+    def __init__(
+        self,
+        solver: KernelSolver,
+        event_shape: tuple[int, ...],
+        noise: str,
+        num_samples: int,
+        *,
+        antithetic: bool = False,
+        dtype: Any = np.float32,
+    ) -> None:
+        self.solver = solver
+        self.event_shape = tuple(event_shape)
+        self.size = prod(self.event_shape)
+        self.noise = noise
+        self.num_samples = num_samples
+        self.antithetic = antithetic
+        self.dtype = np.dtype(dtype)
+        self.group = group_size(num_samples)
+        self.groups = -(-num_samples // self.group)
+        self.scored = noise != "normal"
+        self.fill = FILL_ROWS[noise].address(self.dtype)
+        self.table = np.zeros(0)
+        self.codec = self._choose()
+        self.decode = self.codec.decode.address(self.dtype)
+        self.no_center = np.zeros((0, self.size), self.dtype)
+        self._passes: dict[str, Any] = {}
+
+    def _choose(self) -> Codec:
+        solver = self.solver
+        self.ints, self.reals = solver.structure(self.event_shape)
+        self.state_size = solver.state_size(self.event_shape)
+        self.kernel = solver.kernel.address(self.dtype)
+        codec = codec_for(solver.solution, self.size, self.dtype)
+        assert codec.encode is not None
+        self.encode = codec.encode.address(self.dtype)
+        return codec
+
+    def _compiled(self, name: str, work: passes.Pass) -> Any:
+        if name not in self._passes:
+            self._passes[name] = work.compiled(self.dtype)
+        return self._passes[name]
+
+    def _split(self, rows: int, width: int) -> bool:
+        """Tell whether the threads share rows: few rows, many samples, enough work."""
+        return (
+            rows < 4 * get_num_threads()
+            and self.groups > 1
+            and rows * self.groups * width <= SPLIT_NUMBERS
+            and rows * self.num_samples * self.size > INLINE_NUMBERS
+        )
+
+    def _run(self, rows: int, split: bool, run: Callable[[int, int], Any]) -> None:
+        """Run the groups of all rows; those of one row together, unless split."""
+        groups = self.groups
+        if rows * self.num_samples * self.size <= INLINE_NUMBERS:
+            run(0, rows * groups)
+        elif split:
+            run_ranges(run, rows * groups)
+        else:
+            run_ranges(lambda start, stop: run(start * groups, stop * groups), rows)
+
+    def _slots(self, rows: int, split: bool) -> int:
+        return rows * self.groups if split else rows
+
+    def _folded(self, slots: Array, rows: int, split: bool) -> Array:
+        """Add the groups of each row, in the order in which one thread adds them."""
+        if not split:
+            return slots
+        folded = slots.reshape(rows, self.groups, *slots.shape[1:])
+        total = np.zeros_like(folded[:, 0])
+        for group in range(self.groups):
+            total += folded[:, group]
+        return total
+
+    def forward(
+        self,
+        theta: Array,
+        temperature: Array,
+        keys: Array,
+        context: Array | None = None,
+        *,
+        keep: bool = True,
+        target: Array | None = None,
+    ) -> Forward:
+        """Solve for all samples of ``theta`` (B, d) and average.
+
+        Raises
+        ------
+        SolverError
+            If the solver failed on a sample; it names the first such row.
+        """
+        rows, size = theta.shape
+        samples = self.num_samples
+        split = self._split(rows, size)
+        slots = self._slots(rows, split)
+        kept = (rows, samples if keep else 0, self.codec.width)
+        codes = np.empty(kept, np.uint8)
+        totals = np.zeros((slots, size))
+        scalars = np.zeros((slots, 4))
+        scalars[:, passes.LOWEST] = np.inf
+        status = np.zeros(slots, np.int64)
+        if context is None:
+            context = np.zeros((rows, 0))
+        goal = self.no_center if target is None else target
+        work = self._compiled("forward", passes.FORWARD_ROWS)
+
+        def run(start: int, stop: int) -> None:
+            work(
+                *(self.fill, self.kernel, self.encode, self.scored),
+                *(theta, temperature, keys, self.ints, self.reals, context),
+                *(self.state_size, self.antithetic, samples, self.group, split),
+                *(codes, goal, totals, scalars, status, start, stop),
+            )
+
+        self._run(rows, split, run)
+        if status.any():
+            self._raise_failures(status, rows)
+        mean = (self._folded(totals, rows, split) / samples).astype(self.dtype)
+        lowest = scalars[:, passes.LOWEST]
+        if split:
+            lowest = lowest.reshape(rows, -1).min(1)
+        sums = (self._folded(scalars, rows, split) / samples).astype(self.dtype)
+        result = Forward(mean, sums[:, passes.MOMENT], (codes,) if keep else ())
+        if target is None:
+            return result
+        return result._replace(
+            loss=sums[:, passes.LOSS],
+            lowest=lowest.astype(self.dtype),
+            gap_moment=sums[:, passes.GAP_MOMENT],
+        )
+
+    def _raise_failures(self, status: Array, rows: int) -> None:
+        slots = status.reshape(rows, -1)
+        first = np.argmax(slots != 0, axis=1)
+        self.solver.raise_failures(slots[np.arange(rows), first])
+
+    def _derive(
+        self,
+        work: passes.Pass,
+        samples: tuple[Array, ...],
+        keys: Array,
+        baseline: tuple[Array | None, float, float],
+        directions: tuple[Array, ...],
+        outputs: tuple[tuple[int, ...], ...],
+    ) -> list[Array]:
+        """Run a pass over kept samples; sum what it writes for each row."""
+        (codes,) = samples
+        rows = len(codes)
+        center, scale, mixing = baseline
+        middle = self.no_center if center is None else center
+        split = self._split(rows, sum(prod(shape) for shape in outputs))
+        slots = self._slots(rows, split)
+        sums = [np.zeros((slots, *shape)) for shape in outputs]
+        compiled = self._compiled(work.__name__, work)
+
+        def run(start: int, stop: int) -> None:
+            compiled(
+                *(self.fill, self.decode, self.scored, codes, self.table, keys),
+                *(self.antithetic, self.group, split, middle, scale, mixing),
+                *directions,
+                *sums,
+                *(start, stop),
+            )
+
+        self._run(rows, split, run)
+        return [self._folded(total, rows, split) for total in sums]
+
+    def _scaled(self, total: Array, temperature: Array, power: int) -> Array:
+        divisor = self.num_samples * temperature.astype(np.float64) ** power
+        shape = (-1,) + (1,) * (total.ndim - 1)
+        return (total / divisor.reshape(shape)).astype(self.dtype)
+
+    def vjp(
+        self,
+        samples: tuple[Array, ...],
+        keys: Array,
+        temperature: Array,
+        g: Array,
+        center: Array | None = None,
+        scale: float = 1.0,
+        mixing: float = 0.0,
+    ) -> tuple[Array, Array]:
+        r"""Return the gradients in θ and ε of :math:`\langle \bar y, g \rangle`.
+
+        For cotangents g (B, K, d): with :math:`a_m = \langle y_m - b_m, g \rangle`
+
+        .. math::
+
+            \frac{1}{\varepsilon M} \sum_m a_m s_m \quad (B, K, d), \qquad
+            \frac{1}{\varepsilon M} \sum_m a_m (\langle z_m, s_m \rangle - d)
+            \quad (B, K).
+        """
+        cotangents = g.shape[1]
+        totals, sides = self._derive(
+            passes.VJP_ROWS,
+            *(samples, keys, (center, scale, mixing), (g,)),
+            ((cotangents, self.size), (cotangents,)),
+        )
+        return (
+            self._scaled(totals, temperature, 1),
+            self._scaled(sides, temperature, 1),
+        )
+
+    def jvp(
+        self,
+        samples: tuple[Array, ...],
+        keys: Array,
+        temperature: Array,
+        v: Array,
+        e: Array,
+        center: Array | None = None,
+        scale: float = 1.0,
+        mixing: float = 0.0,
+    ) -> Array:
+        r"""Return the derivative of the average along (v, e), (B, K, d).
+
+        For tangents v (B, K, d) of θ and e (B, K) of ε:
+        :math:`\frac{1}{\varepsilon M} \sum_m (y_m - b_m) D_m(v, e)`.
+        """
+        (totals,) = self._derive(
+            passes.JVP_ROWS,
+            *(samples, keys, (center, scale, mixing), (v, e)),
+            ((v.shape[1], self.size),),
+        )
+        return self._scaled(totals, temperature, 1)
+
+    def draws(self, keys: Array) -> Array:
+        """Return the noise of all samples, (B, M, d)."""
+        return export_draws(
+            self.noise,
+            *(keys, self.num_samples, self.size, self.dtype),
+            antithetic=self.antithetic,
+        )
+
+    def solutions(self, samples: tuple[Array, ...]) -> Array:
+        """Return the solutions of all samples, (B, M, d)."""
+        (codes,) = samples
+        y = np.empty((*codes.shape[:2], self.size), self.dtype)
+        decode = self.codec.decode.compiled(self.dtype)
+        for row in range(len(codes)):
+            decode(codes[row], self.table, y[row])
+        return y

@@ -1,0 +1,114 @@
+"""Hashes of machine words, from which all noise is made.
+
+Numba widens 32-bit integers to 64 bits, which halves what a vector register holds;
+these intrinsics keep the width of their arguments, uint32 or uint64.
+"""
+
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+# ruff: noqa: ARG001 (what is compiled has its signature from Numba)
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+
+from softsolve.compiled.native import intrinsic
+
+# Finalisers found by search for the least bias in how input bits flip output bits, as
+# rounds of `word ^= word >> shift; word *= multiplier`.
+Rounds = tuple[tuple[int, int | None], ...]
+LOW_BIAS_32: Rounds = ((16, 0x21F0AAAD), (15, 0xD35A2D97), (15, None))
+MURMUR_32: Rounds = ((16, 0x85EBCA6B), (13, 0xC2B2AE35), (16, None))
+SPLIT_MIX_64: Rounds = (
+    (30, 0xBF58476D1CE4E5B9),
+    (27, 0x94D049BB133111EB),
+    (31, None),
+)
+GOLDEN_64 = 0x9E3779B97F4A7C15
+
+
+def _mix(builder: Any, word: Any, rounds: Rounds) -> Any:
+    for shift, multiplier in rounds:
+        word = builder.xor(word, builder.lshr(word, ir.Constant(word.type, shift)))
+        if multiplier is not None:
+            word = builder.mul(word, ir.Constant(word.type, multiplier))
+    return word
+
+
+@intrinsic
+def mix64(typing_context: Any, word: Any) -> Any:
+    """Return SplitMix64's finaliser of a uint64."""
+
+    def lower(context, builder, signature, arguments):
+        return _mix(builder, arguments[0], SPLIT_MIX_64)
+
+    return types.uint64(types.uint64), lower
+
+
+@intrinsic
+def half_words(typing_context: Any, word: Any) -> Any:
+    """Return the lower and the upper half of a uint64."""
+
+    def lower(context, builder, signature, arguments):
+        kind = ir.IntType(32)
+        (word,) = arguments
+        upper = builder.lshr(word, ir.Constant(word.type, 32))
+        halves = [builder.trunc(word, kind), builder.trunc(upper, kind)]
+        return cgutils.pack_array(builder, halves)
+
+    return types.UniTuple(types.uint32, 2)(types.uint64), lower
+
+
+@intrinsic
+def exclusive_or(typing_context: Any, a: Any, b: Any) -> Any:
+    """Return a ^ b for words of one size."""
+
+    def lower(context, builder, signature, arguments):
+        return builder.xor(*arguments)
+
+    return a(a, a), lower
+
+
+@intrinsic
+def inverted(typing_context: Any, word: Any) -> Any:
+    """Return ~word."""
+
+    def lower(context, builder, signature, arguments):
+        return builder.not_(arguments[0])
+
+    return word(word), lower
+
+
+@intrinsic
+def pair_of_words(typing_context: Any, first: Any, second: Any, index: Any) -> Any:
+    """Return the two random words at ``index`` of the stream (first, second).
+
+    32 bits: three finalisers, one of them shared by the pair. It scatters the index
+    by the first key word; the other two scatter the result by the second key word in
+    two different ways. So streams that agree in one key word only, or whose ranges of
+    indices overlap, have no more in common than others. 64 bits: SplitMix64 started
+    at the first key word; the second is not needed.
+    """
+
+    def lower_32(context, builder, signature, arguments):
+        first, second, index = arguments
+        counter = builder.trunc(index, ir.IntType(32))
+        scattered = _mix(builder, builder.add(counter, first), LOW_BIAS_32)
+        words = [
+            _mix(builder, builder.xor(scattered, second), LOW_BIAS_32),
+            _mix(builder, builder.add(scattered, second), MURMUR_32),
+        ]
+        return cgutils.pack_array(builder, words)
+
+    def lower_64(context, builder, signature, arguments):
+        first, _, index = arguments
+        kind = first.type
+        step = ir.Constant(kind, 2 * GOLDEN_64 % 2**64)
+        weyl = builder.add(first, builder.mul(index, step))
+        after = builder.add(weyl, ir.Constant(kind, GOLDEN_64))
+        words = [_mix(builder, weyl, SPLIT_MIX_64), _mix(builder, after, SPLIT_MIX_64)]
+        return cgutils.pack_array(builder, words)
+
+    lower = lower_32 if first == types.uint32 else lower_64
+    return types.UniTuple(first, 2)(first, first, types.int64), lower
