@@ -15,15 +15,19 @@ LONG_LOOP = 32
 
 
 @numba.njit(nogil=True, cache=True)
-def _extend_by_state(before, unary, pairwise, after):  # type: ignore[no-untyped-def]
-    for j in range(after.size):
-        edge = j
-        best = before[0] + pairwise[edge]
-        for i in range(1, before.size):
-            edge += after.size
-            value = before[i] + pairwise[edge]
-            best = value if value > best else best
-        after[j] = best + unary[j]
+def _extend_few(best, unary, pairwise, states, length):  # type: ignore[no-untyped-def]
+    # Plain indices: slices at every position would cost more than the work there.
+    edge = 0
+    for t in range(1, length):
+        here = t * states
+        before = here - states
+        for j in range(states):
+            highest = best[before] + pairwise[edge + j]
+            for i in range(1, states):
+                value = best[before + i] + pairwise[edge + i * states + j]
+                highest = value if value > highest else highest
+            best[here + j] = highest + unary[here + j]
+        edge += states * states
 
 
 @numba.njit(nogil=True, cache=True)
@@ -34,14 +38,17 @@ def _improve(value, pairwise, best):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(nogil=True, cache=True)
-def _extend_by_row(before, unary, pairwise, after):  # type: ignore[no-untyped-def]
-    states = after.size
-    for j in range(states):
-        after[j] = before[0] + pairwise[j]
-    for i in range(1, states):
-        _improve(before[i], pairwise[i * states : (i + 1) * states], after)
-    for j in range(states):
-        after[j] += unary[j]
+def _extend_many(best, unary, pairwise, states, length):  # type: ignore[no-untyped-def]
+    edge = 0
+    for t in range(1, length):
+        here = t * states
+        after = best[here : here + states]
+        after[:] = -np.inf
+        for i in range(states):
+            _improve(best[here - states + i], pairwise[edge : edge + states], after)
+            edge += states
+        for j in range(states):
+            after[j] += unary[here + j]
 
 
 @kernel
@@ -53,35 +60,32 @@ def solve_chain(theta, ints, reals, context, state, y):  # type: ignore[no-untyp
     """
     longest, states = ints[0], ints[1]
     length = np.int64(context[0]) if context.size else longest
-    edges = states * states
-    pairwise = theta[longest * states :]
+    unary, pairwise = theta[: longest * states], theta[longest * states :]
     best = np.empty(length * states, theta.dtype)
-    best[:states] = theta[:states]
-    for t in range(1, length):
-        before = best[(t - 1) * states : t * states]
-        after = best[t * states : (t + 1) * states]
-        unary_here = theta[t * states : (t + 1) * states]
-        pairwise_here = pairwise[(t - 1) * edges : t * edges]
-        if states < LONG_LOOP:
-            _extend_by_state(before, unary_here, pairwise_here, after)
-        else:
-            _extend_by_row(before, unary_here, pairwise_here, after)
+    best[:states] = unary[:states]
+    if states < LONG_LOOP:
+        _extend_few(best, unary, pairwise, states, length)
+    else:
+        _extend_many(best, unary, pairwise, states, length)
 
     y[:] = 0
+    before = (length - 1) * states
+    last = int(np.argmax(best[before:]))
+    y[before + last] = 1
     # Without pointers to follow: the best predecessor is sought again, for the states
     # of one sequence only.
-    last = int(np.argmax(best[(length - 1) * states :]))
-    y[(length - 1) * states + last] = 1
     for t in range(length - 1, 0, -1):
-        before = best[(t - 1) * states : t * states]
-        start = (t - 1) * edges
+        before -= states
+        edge = (t - 1) * states * states + last
         previous = 0
+        highest = best[before] + pairwise[edge]
         for i in range(1, states):
-            value = before[i] + pairwise[start + i * states + last]
-            if value > before[previous] + pairwise[start + previous * states + last]:
+            value = best[before + i] + pairwise[edge + i * states]
+            if value > highest:
+                highest = value
                 previous = i
-        y[longest * states + start + previous * states + last] = 1
-        y[(t - 1) * states + previous] = 1
+        y[longest * states + edge + previous * states] = 1
+        y[before + previous] = 1
         last = previous
     return OK
 
