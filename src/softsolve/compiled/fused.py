@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from softsolve.compiled import passes
+from softsolve.compiled import passes, second_order
 from softsolve.compiled.codecs import Codec, codec_for
 from softsolve.compiled.random import FILL_ROWS, export_draws
 from softsolve.parallel import get_num_threads, run_ranges
@@ -343,6 +343,69 @@ class FusedPass:
             ((v.shape[1], self.size),),
         )
         return self._scaled(totals, temperature, 1)
+
+    def hvp(
+        self,
+        samples: tuple[Array, ...],
+        keys: Array,
+        temperature: Array,
+        g: Array,
+        v: Array,
+        e: Array,
+        center: Array | None = None,
+        scale: float = 1.0,
+        mixing: float = 0.0,
+    ) -> tuple[Array, Array]:
+        r"""Return the derivative of :meth:`vjp` along (v, e): (B, K, d) and (B, K).
+
+        For each of K pairs of a cotangent g and tangents (v, e): the gradient in p of
+        :math:`\frac{1}{\varepsilon^2 M} \sum_m a_m Q_m(p, (v, e))`.
+        """
+        totals, sides = self._derive(
+            second_order.HVP_ROWS,
+            *(samples, keys, (center, scale, mixing)),
+            (self._curvature(), g, v, e),
+            ((v.shape[1], self.size), (v.shape[1],)),
+        )
+        return (
+            self._scaled(totals, temperature, 2),
+            self._scaled(sides, temperature, 2),
+        )
+
+    def jjvp(
+        self,
+        samples: tuple[Array, ...],
+        keys: Array,
+        temperature: Array,
+        v: Array,
+        e: Array,
+        w: Array,
+        f: Array,
+        center: Array | None = None,
+        scale: float = 1.0,
+        mixing: float = 0.0,
+    ) -> Array:
+        r"""Return the second derivative of the average along (v, e) and (w, f).
+
+        (B, K, d): :math:`\frac{1}{\varepsilon^2 M} \sum_m (y_m - b_m)
+        Q_m((w, f), (v, e))`.
+        """
+        (totals,) = self._derive(
+            second_order.JJVP_ROWS,
+            *(samples, keys, (center, scale, mixing)),
+            (self._curvature(), v, e, w, f),
+            ((v.shape[1], self.size),),
+        )
+        return self._scaled(totals, temperature, 2)
+
+    def _curvature(self) -> Array:
+        if self.noise not in CURVATURE:
+            msg = (
+                f"second derivatives need noise whose density is twice "
+                f"differentiable; got {self.noise!r}. Use one of {list(CURVATURE)}."
+            )
+            raise ValueError(msg)
+        return np.array(CURVATURE[self.noise], self.dtype)
 
     def draws(self, keys: Array) -> Array:
         """Return the noise of all samples, (B, M, d)."""

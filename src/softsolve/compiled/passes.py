@@ -333,10 +333,10 @@ class Pass(Kernel):
         self.signature = _layout(spec)
 
 
-_SAMPLES = "c3 f1 k2 b i b t2 r r"
+SAMPLES = "c3 f1 k2 b i b t2 r r"
 
 FORWARD_ROWS = Pass(
     forward_rows, "i i i b t2 t1 k2 n1 f1 f2 i b i i b c3 t2 f2 f2 n1 i i"
 )
-VJP_ROWS = Pass(vjp_rows, f"i i b {_SAMPLES} t3 f3 f2 i i")
-JVP_ROWS = Pass(jvp_rows, f"i i b {_SAMPLES} t3 t2 f3 i i")
+VJP_ROWS = Pass(vjp_rows, f"i i b {SAMPLES} t3 f3 f2 i i")
+JVP_ROWS = Pass(jvp_rows, f"i i b {SAMPLES} t3 t2 f3 i i")
