@@ -26,11 +26,17 @@ from typing import Any, Literal
 
 from array_api_compat import array_namespace
 
+from softsolve._arrays import inner
 from softsolve.perturbation import DensityDerivatives, Perturbation, Point
 
 Array = Any
 Direction = tuple[Array, Array]
 Baseline = Literal["none", "point", "leave_one_out"]
+
+
+def best_baseline(num_samples: int) -> Baseline:
+    """Return the baseline that costs no further solve."""
+    return "leave_one_out" if num_samples > 1 else "none"
 
 
 class Samples:
@@ -194,7 +200,7 @@ def moment(derivatives: DensityDerivatives, gradients: Array) -> Array:
     :math:`\langle f_m, t_m\rangle` over the :func:`maximum_gradients` f and tilts t.
     """
     xp = derivatives.xp
-    return xp.mean(xp.vecdot(gradients, derivatives.tilt), axis=1)
+    return xp.mean(inner(gradients, derivatives.tilt), axis=1)
 
 
 def moment_gradient(
@@ -215,38 +221,93 @@ def moment_gradient(
         temperature,
         (xp.zeros_like(derivatives.z[:, 0, :, None]), ones),
     )[..., 0]
-    inner = xp.vecdot(samples.values, derivatives.tilt)[..., None]
-    baseline: Baseline = "leave_one_out" if samples.count > 1 else "none"
+    products = inner(samples.values, derivatives.tilt)[..., None]
+    baseline = best_baseline(samples.count)
     _, through_density = vjp(
-        derivatives, Samples(inner, baseline), temperature, ones[..., None]
+        derivatives, Samples(products, baseline), temperature, ones[..., None]
     )
-    through_tilt = xp.mean(xp.vecdot(samples.values, derivatives.z), axis=1)
+    through_tilt = xp.mean(inner(samples.values, derivatives.z), axis=1)
     return in_tau, through_density[:, 0] - through_tilt / temperature
 
 
-def surrogate(
-    samples: Samples,
-    z: Array,
-    point: Point,
-    *,
-    perturbation: Perturbation,
-    nu: Callable[[Array], Array],
-    stop_gradient: Callable[[Array], Array],
-) -> Array:
-    r"""Return zeros (B, k) with the derivatives of :math:`E f`, of any order.
+class Surrogate:
+    r"""Zeros with the derivatives of an expectation, of any order.
 
-    For programs that a framework differentiates or compiles by itself: the average of
-    the samples plus this has the right derivatives, because
+    For programs that a framework differentiates or compiles by itself. With
+    :math:`\bot` the operator that stops gradients, the weights
+    :math:`w = e^{\log p(x) - \bot\log p(x)} - 1` are zero and
 
-    .. math:: D^n E[f(x)] = E[f(x)\,D^n e^{\log p(x) - \bot\log p(x)}]
+    .. math:: D^n E[f(x)] = E[f(x)\,D^n w].
 
-    with :math:`\bot` the operator that stops gradients. ``nu`` is the noise's ν in a
-    form that the framework differentiates.
+    Parameters
+    ----------
+    perturbation, z
+        What perturbed the scores, and with which noise (B, M, d).
+    point
+        :math:`(\tau, \varepsilon)`, to be differentiated, (B, d) and (B,).
+    nu
+        The noise's ν in a form that the framework differentiates.
+    stop_gradient
+        The framework's :math:`\bot`.
+
+    Attributes
+    ----------
+    noise
+        The noise, as a function of the point at fixed perturbed scores.
+    weights
+        The weights w, (B, M, 1).
     """
-    xp = array_namespace(z)
-    start = (stop_gradient(point[0]), stop_gradient(point[1]))
-    drifted = perturbation.drifted_noise(z, start, point)
-    log_density = -xp.sum(nu(drifted), axis=-1)
-    log_density = log_density - z.shape[-1] * xp.log(point[1])[:, None]
-    weights = xp.exp(log_density - stop_gradient(log_density)) - 1
-    return samples.combine(weights[..., None])[..., 0] / samples.count
+
+    def __init__(
+        self,
+        perturbation: Perturbation,
+        z: Array,
+        point: Point,
+        *,
+        nu: Callable[[Array], Array],
+        stop_gradient: Callable[[Array], Array],
+    ) -> None:
+        xp = array_namespace(z)
+        tau, temperature = point
+        self.perturbation = perturbation
+        self.point = point
+        self.start = (stop_gradient(tau), stop_gradient(temperature))
+        self.noise = perturbation.drifted_noise(z, self.start, point)
+        log_density = -xp.sum(nu(self.noise), axis=-1)
+        log_density = log_density - z.shape[-1] * xp.log(temperature)[:, None]
+        self.weights = (xp.exp(log_density - stop_gradient(log_density)) - 1)[..., None]
+
+    def expectation(self, samples: Samples) -> Array:
+        r"""Return zeros (B, k) with the derivatives of :math:`E f`."""
+        return samples.combine(self.weights)[..., 0] / samples.count
+
+    def moment(self, gradients: Array) -> Array:
+        r"""Return :func:`moment` (B,) with its derivatives.
+
+        Unlike f, the tilt depends on the point at fixed x, and is differentiated.
+        """
+        tilt = self.perturbation.tilt(self.noise, self.point[1])
+        samples = Samples(
+            inner(gradients, tilt)[..., None], best_baseline(gradients.shape[1])
+        )
+        return (samples.mean() + self.expectation(samples))[:, 0]
+
+    def maximum(
+        self,
+        values: Samples,
+        derivatives: DensityDerivatives,
+        first: tuple[Array, Array],
+    ) -> Array:
+        r"""Return zeros (B,) with the derivatives of :math:`F_\varepsilon`.
+
+        First derivatives are those given, the averages of :func:`maximum_gradients`
+        (B, d) and the :func:`moment` (B,), held fixed; the others come from the sampled
+        maxima (B, M, 1), through the weights less their linear part.
+        """
+        (tau, temperature), (tau0, temperature0) = self.point, self.start
+        step, drift = tau - tau0, temperature - temperature0
+        linear = derivatives.along(step[..., None], drift[:, None])
+        beyond = self.weights - linear / temperature0[:, None, None]
+        in_tau, in_temperature = first
+        higher = values.combine(beyond)[:, 0, 0] / values.count
+        return inner(in_tau, step) + in_temperature * drift + higher

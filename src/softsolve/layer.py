@@ -5,10 +5,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, NoReturn
 
+import numpy as np
 from array_api_compat import array_namespace
 
+from softsolve._arrays import constant, inner
 from softsolve.errors import SolverError
-from softsolve.estimators import Baseline
+from softsolve.estimators import Baseline, best_baseline
 from softsolve.noise import Noise, get_noise
 from softsolve.perturbation import Perturbation, get_perturbation
 from softsolve.solvers.base import Array, Shape, Solver
@@ -36,10 +38,10 @@ class Settings:
     @classmethod
     def create(
         cls,
-        solver: Callable[..., Any],
+        solver: object,
         *,
-        num_samples: int,
-        noise: str | Noise,
+        num_samples: object,
+        noise: object,
         perturbation: str,
         baseline: str,
         form: str,
@@ -86,6 +88,7 @@ class Settings:
         )
         if form == "maximum":
             settings.require_linear('form="maximum"')
+            settings._require_plain_gradient()
         if symmetric:
             settings.require_linear("symmetric=True")
             settings._require_symmetry()
@@ -119,7 +122,7 @@ class Settings:
         return getattr(self.solver, "__name__", type(self.solver).__name__)
 
     def project(self, x: Array) -> Array:
-        """Project (B, d, K) on the directions of the polytope, column by column."""
+        """Project (..., *event) on the directions of the polytope."""
         solver = self.solver
         return solver.project(x) if isinstance(solver, Solver) else x
 
@@ -168,6 +171,15 @@ class Settings:
                     f"additive noise; it does not go with {reason}."
                 )
                 raise ValueError(msg)
+
+    def _require_plain_gradient(self) -> None:
+        if self.perturbation.name != "additive" or self.clips:
+            msg = (
+                'form="maximum" estimates the solution as the gradient of the maximum, '
+                "which it is under additive noise for solvers that do not clip costs "
+                'only. Use form="solution".'
+            )
+            raise ValueError(msg)
 
     def split_shape(self, shape: Shape) -> tuple[Shape, Shape]:
         """Split the shape of the scores into batch and event, and check the event."""
@@ -219,7 +231,7 @@ def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
 
 def _resolve_baseline(baseline: str, num_samples: int) -> Baseline:
     if baseline == "auto":
-        return "leave_one_out" if num_samples > 1 else "none"
+        return best_baseline(num_samples)
     if baseline == "leave_one_out" and num_samples < 2:
         msg = (
             'baseline="leave_one_out" needs num_samples ≥ 2; got 1. Use '
@@ -349,3 +361,100 @@ def memory_message(size: int, budget: int) -> str:
         f"which were not kept beyond memory_budget={budget} bytes. Pass a larger "
         "memory_budget= to Perturbed, or fewer samples."
     )
+
+
+def check_temperature(temperature: object) -> None:
+    """Raise unless a concrete temperature is positive and finite everywhere."""
+    try:
+        values = np.atleast_1d(np.asarray(temperature, dtype=float)).reshape(-1)
+    except (TypeError, ValueError):
+        msg = f"temperature must be a number or an array of them; got {temperature!r}."
+        raise TypeError(msg) from None
+    bad = np.flatnonzero(~((values > 0) & np.isfinite(values)))
+    if bad.size:
+        raise_bad_temperature(int(bad[0]), float(values[bad[0]]))
+
+
+def spread_temperature(temperature: Array, batch_shape: Shape) -> Array:
+    """Give each row its temperature, (B,)."""
+    xp = array_namespace(temperature)
+    try:
+        full = xp.broadcast_to(temperature, batch_shape)
+    except (ValueError, RuntimeError, TypeError):
+        msg = (
+            "temperature must broadcast over the batch of theta, of shape "
+            f"{batch_shape}; got shape {tuple(temperature.shape)}."
+        )
+        raise ValueError(msg) from None
+    return xp.reshape(full, (math.prod(batch_shape),))
+
+
+def column_projector(
+    settings: Settings, event_shape: Shape
+) -> Callable[[Array], Array]:
+    """Return the projector on the polytope's directions, for columns (B, d, K)."""
+
+    def project(v: Array) -> Array:
+        xp = array_namespace(v)
+        rows, size, columns = v.shape
+        instances = xp.reshape(xp.matrix_transpose(v), (rows, columns, *event_shape))
+        projected = xp.reshape(settings.project(instances), (rows, columns, size))
+        return xp.matrix_transpose(projected)
+
+    return project
+
+
+def check_vector(shape: Shape, wanted: Shape, name: str) -> None:
+    """Raise unless a vector of a product has the shape of what it multiplies."""
+    if tuple(shape) != wanted:
+        msg = f"{name} must have shape {wanted}, batch included; got {tuple(shape)}."
+        raise ValueError(msg)
+
+
+def check_loss(settings: Settings, reduction: str, gradient: str) -> None:
+    """Raise unless a layer can have a Fenchel-Young loss with these options."""
+    check_layer_for_loss(settings)
+    _check_choice("reduction", reduction, ("none", "mean", "sum"))
+    _check_choice("gradient", gradient, ("exact", "difference"))
+    if gradient == "difference" and settings.perturbation.name != "additive":
+        msg = 'gradient="difference" is for additive noise; use gradient="exact".'
+        raise ValueError(msg)
+
+
+def gap_tolerance(y: Array, target: Array, x: Array) -> Array:
+    r"""Return how far below zero rounding may put a sampled loss, (B, M).
+
+    A few units of rounding of the sums :math:`\sum_j |y_j x_j|` that are compared.
+    """
+    xp = array_namespace(x)
+    size = inner(xp.abs(y) + xp.abs(target)[:, None, :], xp.abs(x))
+    return 16 * xp.finfo(x.dtype).eps * size
+
+
+def check_gaps(
+    settings: Settings, gaps: Array, y: Array, target: Array, x: Array
+) -> None:
+    """Raise if a sample's target was better than the solution, on concrete arrays."""
+    xp = array_namespace(gaps)
+    if not bool(xp.any(gaps < 0)):
+        return
+    missed = gaps + gap_tolerance(y, target, x)
+    if bool(xp.any(missed < 0)):
+        lowest = xp.min(gaps, axis=1)
+        row = int(xp.argmin(xp.min(missed, axis=1)))
+        raise_missed_maximum(settings.name, row, float(lowest[row]))
+
+
+def identity_columns(like: Array) -> Array:
+    """Return the identity as columns for each row of an array (B, d), (B, d, d)."""
+    xp = array_namespace(like)
+    rows, size = like.shape
+    return xp.broadcast_to(constant(np.eye(size), like), (rows, size, size))
+
+
+def check_type(value: object, kind: type, name: str, advice: str) -> None:
+    """Raise unless an argument is of a type."""
+    if not isinstance(value, kind):
+        wanted = f"{kind.__module__.removesuffix('.layers')}.{kind.__name__}"
+        msg = f"{name} must be a {wanted}; got {type(value).__name__}. {advice}"
+        raise TypeError(msg)

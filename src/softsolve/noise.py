@@ -36,12 +36,15 @@ class Noise(abc.ABC):
         Of one coordinate.
     symmetric
         Whether :math:`Z` and :math:`-Z` have the same distribution.
+    smooth
+        Whether :math:`\nu` has a second derivative everywhere.
     """
 
     name: str
     mean: float
     variance: float
     symmetric: bool = True
+    smooth: bool = True
 
     @abc.abstractmethod
     def nu(self, z: Array) -> Array:
@@ -174,6 +177,7 @@ class Laplace(Noise):
     name = "laplace"
     mean = 0.0
     variance = 2.0
+    smooth = False
 
     def nu(self, z: Array) -> Array:
         """Return |z|."""

@@ -20,11 +20,11 @@ z (B, M, d); directions v (B, d, K) in :math:`\tau` and e (B, K) in
 """
 
 import abc
-from functools import cached_property
 from typing import Any
 
 from array_api_compat import array_namespace
 
+from softsolve._arrays import inner
 from softsolve.noise import Noise
 
 Array = Any
@@ -187,31 +187,11 @@ class DensityDerivatives:
         self.noise = noise
         self.z = z
         self.score = noise.score(z)
+        self.tilt = perturbation.tilt(z, temperature)
+        # ⟨s, t⟩ − d (B, M): the score of the temperature.
+        self.temperature_score = inner(self.score, self.tilt) - z.shape[-1]
         self._temperature = temperature
         self._perturbation = perturbation
-
-    @cached_property
-    def tilt(self) -> Array:
-        """The tilt t (B, M, d)."""
-        return self._perturbation.tilt(self.z, self._temperature)
-
-    @cached_property
-    def temperature_score(self) -> Array:
-        r""":math:`\langle s, t\rangle - d` (B, M): the score of the temperature."""
-        return self.xp.vecdot(self.score, self.tilt) - self.z.shape[-1]
-
-    @cached_property
-    def _curvature(self) -> Array:
-        return self.noise.curvature(self.z)
-
-    @cached_property
-    def _curved_tilt(self) -> Array:
-        return self._curvature * self.tilt
-
-    @cached_property
-    def _bend(self) -> Array:
-        bend = self._perturbation.bend(self.z, self._temperature)
-        return self.xp.vecdot(self.score, bend) - self.z.shape[-1]
 
     def along(self, v: Array, e: Array) -> Array:
         """Return S_p for each draw (B, M, K)."""
@@ -226,30 +206,34 @@ class DensityDerivatives:
 
     def along_both(self, v: Array, e: Array, w: Array, f: Array) -> Array:
         """Return Q_pq for each draw (B, M, K)."""
-        xp = self.xp
+        both = self.along(v, e) * self.along(w, f)
         e, f = e[:, None, :], f[:, None, :]
-        tilt_curvature = xp.vecdot(self._curved_tilt, self.tilt)[..., None]
+        curvature = self.noise.curvature(self.z)
+        turning = curvature * self.tilt + self.score
         return (
-            self.along(v, e[:, 0, :]) * self.along(w, f[:, 0, :])
-            - self._curvature @ (v * w)
-            - f * (self._curved_tilt @ v + self.score @ v)
-            - e * (self._curved_tilt @ w + self.score @ w)
-            - e * f * (tilt_curvature + self._bend[..., None])
+            both
+            - curvature @ (v * w)
+            - f * (turning @ v)
+            - e * (turning @ w)
+            - e * f * self._temperature_curvature(curvature)
         )
 
     def pull_both(self, weights: Array, v: Array, e: Array) -> tuple[Array, Array]:
         """Return the gradient of Σ_m weights·Q_pq in q at p = (v, e)."""
         xp = self.xp
         in_tau, in_temperature = self.pull(weights * self.along(v, e))
-        curved_tilt, score = self._curved_tilt, self.score
+        curvature = self.noise.curvature(self.z)
+        turning = curvature * self.tilt + self.score
         in_tau = (
             in_tau
-            - v * (xp.matrix_transpose(self._curvature) @ weights)
-            - e[:, None, :] * (xp.matrix_transpose(curved_tilt + score) @ weights)
+            - v * (xp.matrix_transpose(curvature) @ weights)
+            - e[:, None, :] * (xp.matrix_transpose(turning) @ weights)
         )
-        along_v = (curved_tilt + score) @ v
-        both_ways = xp.vecdot(curved_tilt, self.tilt) + self._bend
-        in_temperature = in_temperature - xp.sum(
-            weights * (along_v + e[:, None, :] * both_ways[..., None]), axis=1
-        )
-        return in_tau, in_temperature
+        along = turning @ v + e[:, None, :] * self._temperature_curvature(curvature)
+        return in_tau, in_temperature - xp.sum(weights * along, axis=1)
+
+    def _temperature_curvature(self, curvature: Array) -> Array:
+        """Return ⟨t, Ct⟩ + ⟨s, r⟩ − d, (B, M, 1)."""
+        bend = self._perturbation.bend(self.z, self._temperature)
+        curved = curvature * self.tilt * self.tilt + self.score * bend
+        return (self.xp.sum(curved, axis=-1) - self.z.shape[-1])[..., None]

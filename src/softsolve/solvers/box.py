@@ -3,7 +3,7 @@ r"""Balls of the ℓ∞ and ℓ1 norms: signs, subsets, signed one-hot vectors."
 import numpy as np
 from array_api_compat import array_namespace
 
-from softsolve.solvers._arrays import one_hot
+from softsolve._arrays import one_hot
 from softsolve.solvers.base import Array, Shape, Solver
 
 

@@ -18,7 +18,7 @@ class FunctionSolver(Solver):
 
     def __init__(
         self,
-        function: Function,
+        function: object,
         *,
         batched: bool,
         linear: bool,

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import numpy as np
 from array_api_compat import array_namespace
 
-from softsolve.solvers._arrays import is_binary, one_hot, subtract_mean
+from softsolve._arrays import is_binary, one_hot, subtract_mean
 from softsolve.solvers.base import Array, Shape, Solver
 
 

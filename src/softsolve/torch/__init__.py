@@ -1,0 +1,15 @@
+"""Perturbed solvers in PyTorch."""
+
+try:
+    import torch as _torch  # noqa: F401
+except ImportError as error:  # pragma: no cover
+    _msg = (
+        "softsolve.torch needs PyTorch, which is not installed: "
+        'pip install "softsolve[torch]".'
+    )
+    raise ImportError(_msg) from error
+
+from softsolve.torch.layers import Perturbed
+from softsolve.torch.losses import FenchelYoungLoss
+
+__all__ = ["FenchelYoungLoss", "Perturbed"]

@@ -1,8 +1,8 @@
-"""Small helpers for solvers in array-API form."""
+"""Small helpers for arrays of any framework."""
 
 from typing import Any
 
-from array_api_compat import array_namespace, device, is_jax_array
+from array_api_compat import array_namespace, device, is_jax_array, is_torch_array
 
 Array = Any
 
@@ -39,3 +39,11 @@ def is_binary(y: Array) -> Array:
     """Tell for each row whether all its entries are 0 or 1."""
     xp = array_namespace(y)
     return xp.all((y == 0) | (y == 1), axis=-1)
+
+
+def inner(a: Array, b: Array) -> Array:
+    """Return the inner products of the last axes."""
+    if is_torch_array(a):
+        # torch's vecdot is the same two passes, by way of views that vmap cannot take.
+        return (a * b).sum(-1)
+    return array_namespace(a).vecdot(a, b)

@@ -1,0 +1,414 @@
+"""The NumPy frontend: the paper's estimators with explicit derivatives."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from softsolve import estimators, layer
+from softsolve.array_route import (
+    chunk_sizes,
+    first_bad_row,
+    must_look_at_solutions,
+    solve_draws,
+)
+from softsolve.layer import DEFAULT_MEMORY_BUDGET, Settings
+from softsolve.noise import Noise
+from softsolve.numpy.random import draw
+from softsolve.products import Products
+
+Rng = np.random.Generator | int | None
+
+
+class Gradients(NamedTuple):
+    """Gradients in the scores and in the temperature of each row."""
+
+    theta: np.ndarray
+    temperature: np.ndarray
+
+
+class Distribution(NamedTuple):
+    """Distinct solutions (n, *event) of one row and how often each was drawn (n,)."""
+
+    solutions: np.ndarray
+    frequencies: np.ndarray
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A call's scores as rows (B, d) with their temperatures (B,) and context."""
+
+    theta: np.ndarray
+    temperature: np.ndarray
+    context: tuple[np.ndarray, ...]
+    batch_shape: tuple[int, ...]
+    event_shape: tuple[int, ...]
+    dtype: np.dtype
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Samples of a call: noise z and solutions y, (B, M, ·)."""
+
+    rows: Rows
+    z: np.ndarray
+    x: np.ndarray
+    y: np.ndarray
+    out_shape: tuple[int, ...]
+
+
+class Perturbed:
+    r"""A smoothed solver, with its derivatives as methods.
+
+    The perturbed maximiser :math:`y_\varepsilon(\theta) = E[y^*(\theta+\varepsilon Z)]`
+    and maximum :math:`F_\varepsilon(\theta) = E[\max_y \langle y, \theta+\varepsilon
+    Z\rangle]` (Definition 2.1), estimated from ``num_samples`` draws. Each call draws
+    anew; pass generators with the same seed for the same noise.
+
+    Parameters
+    ----------
+    solver
+        One of :mod:`softsolve.solvers`, or any function of a batch of scores.
+    temperature
+        :math:`\varepsilon`, a float or an array that broadcasts over the batch.
+    num_samples
+        M, the number of draws.
+    noise
+        ``"normal"``, ``"gumbel"``, ``"logistic"``, ``"laplace"`` or a
+        :class:`softsolve.noise.Noise`.
+    perturbation
+        ``"additive"``, or ``"multiplicative"`` for scores that must keep their sign.
+    baseline
+        What is subtracted from the samples in derivatives: ``"none"``, ``"point"``
+        (the unperturbed solution: one more solve), ``"leave_one_out"`` or ``"auto"``
+        (leave-one-out from two samples on).
+    form
+        ``"solution"`` averages solutions; ``"maximum"`` takes the other forms of
+        Proposition 3.1, from sampled values of the maximum.
+    symmetric
+        Project derivatives on what is known of the Jacobian: symmetric, and zero off
+        the directions of the polytope. For exact linear solvers.
+    route
+        ``"auto"``, ``"array"`` or ``"host"``.
+    memory_budget
+        Bytes that the draws solved at a time may take.
+
+    Examples
+    --------
+    >>> from softsolve.solvers import OneHot
+    >>> soft = Perturbed(OneHot(), temperature=0.5, num_samples=1000, noise="gumbel")
+    >>> theta = np.array([1.0, 0.0, -1.0])
+    >>> soft(theta, rng=0)  # softmax(theta / 0.5) is 0.867, 0.117, 0.016
+    array([0.877, 0.111, 0.012])
+    >>> soft.jacobian(theta, rng=0).shape
+    (3, 3)
+    """
+
+    def __init__(
+        self,
+        solver: Callable[..., Any],
+        *,
+        temperature: float | np.ndarray = 1.0,
+        num_samples: int = 10,
+        noise: str | Noise = "normal",
+        perturbation: Literal["additive", "multiplicative"] = "additive",
+        baseline: Literal["auto", "none", "point", "leave_one_out"] = "auto",
+        form: Literal["solution", "maximum"] = "solution",
+        symmetric: bool = False,
+        route: Literal["auto", "fused", "array", "host"] = "auto",
+        memory_budget: int = DEFAULT_MEMORY_BUDGET,
+    ) -> None:
+        self.settings = Settings.create(
+            solver,
+            num_samples=num_samples,
+            noise=noise,
+            perturbation=perturbation,
+            baseline=baseline,
+            form=form,
+            backward="shared",
+            symmetric=symmetric,
+            route=route,
+            memory_budget=memory_budget,
+        )
+        self.temperature = temperature
+        layer.check_temperature(temperature)
+        self._rng = np.random.default_rng()
+
+    def __call__(
+        self,
+        theta: np.ndarray,
+        *context: np.ndarray,
+        rng: Rng = None,
+        temperature: float | np.ndarray | None = None,
+    ) -> np.ndarray:
+        """Return the smoothed solution of each instance of ``theta``."""
+        if self.settings.form == "maximum":
+            draws = self._draw_all(theta, context, temperature, rng)
+            mean = self._products(draws).mean()
+            return self._unflatten(draws.rows, mean, draws.out_shape)
+        rows = self._rows(theta, context, temperature)
+        generator = self._generator(rng)
+        parts = []
+        for count in chunk_sizes(self.settings, rows.theta):
+            draws = self._draw(rows, generator, count)
+            parts.append(draws.y.sum(axis=1))
+        mean = np.sum(parts, axis=0) / self.settings.num_samples
+        return self._unflatten(rows, mean, draws.out_shape)
+
+    def maximum(
+        self,
+        theta: np.ndarray,
+        *context: np.ndarray,
+        rng: Rng = None,
+        temperature: float | np.ndarray | None = None,
+    ) -> np.ndarray:
+        """Return the perturbed maximum of each instance, of the batch's shape."""
+        self.settings.require_linear("maximum")
+        rows = self._rows(theta, context, temperature)
+        generator = self._generator(rng)
+        total = np.zeros(len(rows.theta), dtype=rows.theta.dtype)
+        for count in chunk_sizes(self.settings, rows.theta):
+            draws = self._draw(rows, generator, count)
+            total = total + self._values(draws.y, draws.x).sum(axis=1)
+        return self._unflatten(rows, total / self.settings.num_samples, ())
+
+    def vjp(
+        self,
+        theta: np.ndarray,
+        g: np.ndarray,
+        *context: np.ndarray,
+        rng: Rng = None,
+        temperature: float | np.ndarray | None = None,
+    ) -> Gradients:
+        r"""Return the gradients of :math:`\langle y_\varepsilon(\theta), g\rangle`.
+
+        In θ this is :math:`J^\top g`, from
+        :math:`\frac{1}{\varepsilon M}\sum_m \langle y_m - b_m, g\rangle s_m`.
+        """
+        draws = self._draw_all(theta, context, temperature, rng)
+        rows = draws.rows
+        vectors = self._vectors(rows, g, draws.out_shape, "g")
+        in_tau, in_temperature = self._products(draws).pull(vectors)
+        return Gradients(
+            self._unflatten(rows, in_tau[..., 0] * self._chain(rows), rows.event_shape),
+            self._unflatten(rows, in_temperature[:, 0], ()),
+        )
+
+    def jvp(
+        self,
+        theta: np.ndarray,
+        v: np.ndarray,
+        *context: np.ndarray,
+        temperature_direction: float = 0.0,
+        rng: Rng = None,
+        temperature: float | np.ndarray | None = None,
+    ) -> np.ndarray:
+        r"""Return :math:`J v`, and with it the derivative along the temperature."""
+        draws = self._draw_all(theta, context, temperature, rng)
+        rows = draws.rows
+        vectors = self._vectors(rows, v, rows.event_shape, "v")
+        e = np.full_like(rows.temperature, temperature_direction)[:, None]
+        along = (vectors * self._chain(rows)[..., None], e)
+        pushed = self._products(draws).push(along)
+        return self._unflatten(rows, pushed[..., 0], draws.out_shape)
+
+    def jacobian(
+        self,
+        theta: np.ndarray,
+        *context: np.ndarray,
+        rng: Rng = None,
+        temperature: float | np.ndarray | None = None,
+    ) -> np.ndarray:
+        """Return the Jacobian of the smoothed solution, (*batch, *out, *event)."""
+        draws = self._draw_all(theta, context, temperature, rng)
+        rows = draws.rows
+        matrix = self._products(draws).jacobian()
+        matrix = matrix * self._chain(rows)[:, None, :]
+        return self._unflatten(rows, matrix, draws.out_shape + rows.event_shape)
+
+    def hessian(
+        self,
+        theta: np.ndarray,
+        g: np.ndarray,
+        *context: np.ndarray,
+        rng: Rng = None,
+        temperature: float | np.ndarray | None = None,
+    ) -> np.ndarray:
+        r"""Return the Hessian in θ of :math:`\langle y_\varepsilon(\theta), g\rangle`.
+
+        The average of :math:`\langle y_m - b_m, g\rangle (s_m s_m^\top-\nabla^2\nu)`
+        over :math:`\varepsilon^2`, (*batch, *event, *event). Additive noise only.
+        """
+        if self.settings.perturbation.name != "additive":
+            msg = "hessian is there for additive noise only."
+            raise ValueError(msg)
+        if self.settings.form == "maximum":
+            msg = 'hessian needs form="solution": it is a second derivative already.'
+            raise ValueError(msg)
+        draws = self._draw_all(theta, context, temperature, rng)
+        rows = draws.rows
+        vectors = self._vectors(rows, g, draws.out_shape, "g")
+        matrix = self._products(draws).hessian(vectors)
+        return self._unflatten(rows, matrix, rows.event_shape + rows.event_shape)
+
+    def sample(
+        self,
+        theta: np.ndarray,
+        *context: np.ndarray,
+        rng: Rng = None,
+        temperature: float | np.ndarray | None = None,
+    ) -> np.ndarray:
+        r"""Draw solutions from :math:`p_\theta`, (num_samples, *batch, *event)."""
+        draws = self._draw_all(theta, context, temperature, rng)
+        rows = draws.rows
+        y = np.moveaxis(draws.y, 1, 0)
+        shape = (len(y), *rows.batch_shape, *draws.out_shape)
+        return y.reshape(shape).astype(rows.dtype, copy=False)
+
+    def distribution(
+        self,
+        theta: np.ndarray,
+        *context: np.ndarray,
+        rng: Rng = None,
+        temperature: float | np.ndarray | None = None,
+    ) -> list[Distribution]:
+        r"""Return the distinct solutions drawn from :math:`p_\theta`, by frequency.
+
+        One :class:`Distribution` for each instance, in the order of the flattened
+        batch, most frequent solutions first.
+        """
+        draws = self._draw_all(theta, context, temperature, rng)
+        return distributions(draws.y, draws.out_shape)
+
+    def __repr__(self) -> str:
+        return f"softsolve.numpy.Perturbed({self.settings.describe(self.temperature)})"
+
+    # What the methods are made of: rows, draws, samples and products with them.
+
+    def _rows(
+        self,
+        theta: Any,
+        context: tuple[Any, ...],
+        temperature: float | np.ndarray | None,
+    ) -> Rows:
+        theta = np.asarray(theta)
+        if not np.issubdtype(theta.dtype, np.floating):
+            layer.raise_integer_theta(theta.dtype)
+        batch_shape, event_shape = self.settings.split_shape(theta.shape)
+        work = np.float32 if theta.dtype == np.float16 else theta.dtype
+        count = math.prod(batch_shape)
+        flat = theta.astype(work, copy=False).reshape(count, math.prod(event_shape))
+        row = first_bad_row(flat)
+        if row is not None:
+            layer.raise_not_finite(row, flat[row])
+        if temperature is None:
+            temperature = self.temperature
+        else:
+            layer.check_temperature(temperature)
+        spread = layer.spread_temperature(np.asarray(temperature, work), batch_shape)
+        arrays = tuple(np.asarray(array) for array in context)
+        rows = layer.flatten_context(batch_shape, arrays)
+        self.settings.check_instances(event_shape, rows)
+        return Rows(flat, spread, rows, batch_shape, event_shape, theta.dtype)
+
+    def _generator(self, rng: Rng) -> np.random.Generator:
+        return self._rng if rng is None else np.random.default_rng(rng)
+
+    def _draw(self, rows: Rows, rng: np.random.Generator, count: int) -> Draws:
+        size = rows.theta.shape[1]
+        z = self._noise((len(rows.theta), count, size), rows.theta.dtype, rng)
+        x = self.settings.perturbation.perturb(rows.theta, rows.temperature, z)
+        y, out_shape = solve_draws(
+            self.settings, self._solve, x, rows.event_shape, rows.context
+        )
+        return Draws(rows, z, x, y, out_shape)
+
+    def _draw_all(
+        self,
+        theta: Any,
+        context: tuple[Any, ...],
+        temperature: float | np.ndarray | None,
+        rng: Rng,
+    ) -> Draws:
+        rows = self._rows(theta, context, temperature)
+        generator = self._generator(rng)
+        parts = [
+            self._draw(rows, generator, count)
+            for count in chunk_sizes(self.settings, rows.theta)
+        ]
+        if len(parts) == 1:
+            return parts[0]
+        z, x, y = (
+            np.concatenate([getattr(part, name) for part in parts], axis=1)
+            for name in ("z", "x", "y")
+        )
+        return Draws(rows, z, x, y, parts[0].out_shape)
+
+    def _noise(
+        self, shape: tuple[int, ...], dtype: np.dtype, rng: np.random.Generator
+    ) -> np.ndarray:
+        return draw(self.settings.noise, shape, dtype, rng)
+
+    def _solve(self, theta: np.ndarray, *context: np.ndarray) -> np.ndarray:
+        y = np.asarray(self.settings.solver(theta, *context))
+        if must_look_at_solutions(self.settings) and y.ndim and len(y) == len(theta):
+            row = first_bad_row(y)
+            if row is not None:
+                layer.raise_bad_solution(self.settings.name, row)
+        return y
+
+    def _values(self, y: np.ndarray, x: np.ndarray) -> np.ndarray:
+        return np.vecdot(y, estimators.scores_reached(x, clips=self.settings.clips))
+
+    def _products(self, draws: Draws) -> Products:
+        settings, rows = self.settings, draws.rows
+        at_point = None
+        values = self._averaged(draws.y, draws.x)
+        if settings.baseline == "point":
+            point = rows.theta[:, None, :]
+            y, _ = solve_draws(
+                settings, self._solve, point, rows.event_shape, rows.context
+            )
+            at_point = self._averaged(y, point)[:, 0]
+        samples = estimators.Samples(values, settings.baseline, at_point)
+        return Products(settings, rows.event_shape, rows.temperature, draws.z, samples)
+
+    def _averaged(self, y: np.ndarray, x: np.ndarray) -> np.ndarray:
+        """Return what the form of the layer averages: solutions or their values."""
+        return self._values(y, x)[..., None] if self.settings.form == "maximum" else y
+
+    def _chain(self, rows: Rows) -> np.ndarray:
+        """Return dτ/dθ, elementwise."""
+        if self.settings.perturbation.name == "additive":
+            return np.ones_like(rows.theta)
+        return 1 / rows.theta
+
+    def _vectors(
+        self, rows: Rows, vector: Any, shape: tuple[int, ...], name: str
+    ) -> np.ndarray:
+        full = (*rows.batch_shape, *shape)
+        vector = np.asarray(vector, dtype=rows.theta.dtype)
+        layer.check_vector(vector.shape, full, name)
+        return vector.reshape(len(rows.theta), math.prod(shape), 1)
+
+    def _unflatten(
+        self, rows: Rows, values: np.ndarray, shape: tuple[int, ...]
+    ) -> np.ndarray:
+        return values.reshape(rows.batch_shape + shape).astype(rows.dtype, copy=False)
+
+
+def distributions(y: np.ndarray, out_shape: tuple[int, ...]) -> list[Distribution]:
+    """Count the distinct solutions of each row of samples (B, M, k)."""
+    found = []
+    for samples in y:
+        solutions, counts = np.unique(samples, axis=0, return_counts=True)
+        order = np.argsort(-counts, kind="stable")
+        found.append(
+            Distribution(
+                solutions[order].reshape(-1, *out_shape),
+                counts[order] / len(samples),
+            )
+        )
+    return found

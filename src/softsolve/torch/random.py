@@ -1,0 +1,65 @@
+"""Noise from torch's generators."""
+
+import torch
+
+from softsolve.noise import (
+    DERIVATIVES,
+    Elementwise,
+    Gumbel,
+    Laplace,
+    Logistic,
+    Noise,
+    Normal,
+)
+
+
+def draw(
+    noise: Noise,
+    shape: tuple[int, ...],
+    like: torch.Tensor,
+    generator: torch.Generator | None,
+) -> torch.Tensor:
+    """Draw noise of that shape, with the type and on the device of a tensor."""
+    if isinstance(noise, Normal):
+        return torch.randn(
+            shape, dtype=like.dtype, device=like.device, generator=generator
+        )
+    if isinstance(noise, Gumbel):
+        return -_exponential(shape, like, generator).log()
+    if isinstance(noise, Logistic):
+        first = _exponential(shape, like, generator)
+        return (first / _exponential(shape, like, generator)).log()
+    if isinstance(noise, Laplace):
+        return _exponential(shape, like, generator) - _exponential(
+            shape, like, generator
+        )
+    grid = torch.rand(
+        shape, dtype=torch.float64, device=like.device, generator=generator
+    )
+    # Away from 0 and 1, whose quantiles are infinite.
+    uniform = grid.clamp(2.0**-53, 1 - 2.0**-53)
+    return _quantile(noise, uniform).to(like.dtype)
+
+
+def _quantile(noise: Noise, uniform: torch.Tensor) -> torch.Tensor:
+    try:
+        drawn = noise.quantile(uniform)
+    except TypeError:  # a quantile function written for NumPy
+        drawn = noise.quantile(uniform.cpu().numpy())
+    return torch.as_tensor(drawn, device=uniform.device)
+
+
+def _exponential(
+    shape: tuple[int, ...], like: torch.Tensor, generator: torch.Generator | None
+) -> torch.Tensor:
+    empty = torch.empty(shape, dtype=like.dtype, device=like.device)
+    return empty.exponential_(generator=generator).clamp_min(
+        torch.finfo(like.dtype).tiny
+    )
+
+
+def _derivative(function: Elementwise, z: torch.Tensor) -> torch.Tensor:
+    return torch.func.grad(lambda at: function(at).sum())(z)
+
+
+DERIVATIVES["torch"] = _derivative

@@ -1,0 +1,269 @@
+"""Drawing noise and solving, outside of differentiation."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.autograd import Function
+
+from softsolve import estimators, layer
+from softsolve._arrays import inner
+from softsolve.array_route import (
+    chunk_sizes,
+    first_bad_row,
+    must_look_at_solutions,
+    solve_draws,
+)
+from softsolve.layer import Settings
+from softsolve.perturbation import DensityDerivatives
+from softsolve.torch.precision import full_precision
+from softsolve.torch.random import draw
+
+Tensor = torch.Tensor
+
+
+@dataclass
+class Call:
+    """What one call of a layer asks of its draws, besides tensors.
+
+    ``out_shape`` is found by solving.
+    """
+
+    settings: Settings
+    event_shape: tuple[int, ...]
+    generator: torch.Generator | None
+    keep: bool
+    difference: bool = False
+    out_shape: tuple[int, ...] = field(default=())
+
+    def noise(self, theta: Tensor, count: int) -> Tensor:
+        """Draw noise for so many samples of each row, (B, count, d)."""
+        rows, size = theta.shape
+        return draw(self.settings.noise, (rows, count, size), theta, self.generator)
+
+    def solve(self, x: Tensor, context: tuple[Tensor, ...]) -> Tensor:
+        """Solve perturbed scores (B, M, d); return solutions (B, M, k)."""
+        y, self.out_shape = solve_draws(
+            self.settings, self._solve_rows, x, self.event_shape, context
+        )
+        return y
+
+    def samples(self, x: Tensor, context: tuple[Tensor, ...]) -> Tensor:
+        """Return what the form of the layer averages: solutions or their values."""
+        y = self.solve(x, context)
+        return self.values(y, x)[..., None] if self.settings.form == "maximum" else y
+
+    def at_point(self, theta: Tensor, context: tuple[Tensor, ...]) -> Tensor:
+        """Return a sample at the unperturbed scores, (B, k)."""
+        return self.samples(theta[:, None, :], context)[:, 0]
+
+    def values(self, y: Tensor, x: Tensor) -> Tensor:
+        """Return what solutions are worth (B, M)."""
+        reached = estimators.scores_reached(x, clips=self.settings.clips)
+        return inner(y, reached)
+
+    def derivatives(self, temperature: Tensor, z: Tensor) -> DensityDerivatives:
+        """Return the derivatives of the density at the draws."""
+        return DensityDerivatives(
+            self.settings.noise, self.settings.perturbation, temperature, z
+        )
+
+    def perturb(self, theta: Tensor, temperature: Tensor, z: Tensor) -> Tensor:
+        """Return the perturbed scores (B, M, d)."""
+        return self.settings.perturbation.perturb(theta, temperature, z)
+
+    def _solve_rows(self, theta: Tensor, *context: Tensor) -> Any:
+        if self.settings.host:
+            return solve_on_host(self.settings, theta, context)
+        y = self.settings.solver(theta, *context)
+        if not isinstance(y, torch.Tensor):
+            msg = (
+                f"{self.settings.name} must return a torch.Tensor; got {type(y)}. "
+                "Functions of NumPy arrays are made into solvers by softsolve.solver."
+            )
+            raise TypeError(msg)
+        y = y.detach()
+        if must_look_at_solutions(self.settings) and not torch.compiler.is_compiling():
+            _check_solutions(self.settings, y, len(theta))
+        return y
+
+
+def solve_on_host(
+    settings: Settings, theta: Tensor, context: tuple[Tensor, ...]
+) -> Tensor:
+    """Call a solver of NumPy arrays."""
+    rows = (array.detach().cpu().numpy() for array in (theta, *context))
+    y = torch.as_tensor(settings.solver(*rows), device=theta.device)
+    if must_look_at_solutions(settings):
+        _check_solutions(settings, y, len(theta))
+    return y
+
+
+def _check_solutions(settings: Settings, y: Tensor, rows: int) -> None:
+    if y.ndim and len(y) == rows:
+        row = first_bad_row(y)
+        if row is not None:
+            layer.raise_bad_solution(settings.name, row)
+
+
+def check_point(theta: Tensor, temperature: Tensor) -> None:
+    """Raise for scores or temperatures that cannot be used."""
+    row = first_bad_row(theta)
+    if row is not None:
+        layer.raise_not_finite(row, theta[row].tolist())
+    good = (temperature > 0) & torch.isfinite(temperature)
+    if not bool(good.all()):
+        row = int((~good).to(torch.int8).argmax())
+        layer.raise_bad_temperature(row, float(temperature[row]))
+
+
+def fold_rows(
+    function: Any, info: Any, in_dims: tuple[Any, ...], operands: tuple[Any, ...]
+) -> tuple[Any, Any]:
+    """Call a function of rows on a mapped axis folded into the rows.
+
+    The rule for :func:`torch.vmap`: solvers and noise see plain rows.
+    """
+    size = info.batch_size
+
+    def fold(operand: Any, dim: int | None) -> Any:
+        if not isinstance(operand, torch.Tensor):
+            return operand
+        if dim is None:
+            operand = operand.expand(size, *operand.shape)
+        else:
+            operand = operand.movedim(dim, 0)
+        return operand.reshape(-1, *operand.shape[2:])
+
+    folded = [fold(*pair) for pair in zip(operands, in_dims, strict=True)]
+    outputs = function.apply(*folded)
+
+    def unfold(output: Tensor) -> Tensor:
+        return output.reshape(size, -1, *output.shape[1:])
+
+    unfolded = tuple(unfold(output) for output in outputs)
+    return unfolded, (0,) * len(unfolded)
+
+
+class _Constant(Function):
+    """What the sampling functions share: their outputs have no derivatives."""
+
+    @staticmethod
+    def setup_context(
+        ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]
+    ) -> None:
+        """Tell autograd that the outputs are constants."""
+        ctx.mark_non_differentiable(*output)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        """Return nothing: the inputs are detached."""
+        return (None,) * len(ctx.needs_input_grad)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Tensor | None) -> Any:
+        """Return nothing: the inputs are detached."""
+        return None
+
+
+class SampleSolutions(_Constant):
+    """Mean sample (B, k); noise, samples and baseline if they are kept."""
+
+    @staticmethod
+    def forward(
+        call: Call, theta: Tensor, temperature: Tensor, *context: Tensor
+    ) -> tuple[Tensor, ...]:
+        """Draw and solve, a chunk of samples at a time."""
+        check_point(theta, temperature)
+        sums, kept = [], []
+        with full_precision(theta):
+            for count in chunk_sizes(call.settings, theta):
+                z = call.noise(theta, count)
+                y = call.samples(call.perturb(theta, temperature, z), context)
+                sums.append(y.sum(dim=1))
+                if call.keep:
+                    kept.append((z, y))
+            mean = torch.stack(sums).sum(dim=0) / call.settings.num_samples
+            if not call.keep:
+                return (mean,)
+            z, y = _join(kept)
+            if call.settings.baseline == "point":
+                return mean, z, y, call.at_point(theta, context)
+            return mean, z, y
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *operands: Any) -> Any:
+        """Fold the mapped axis into the rows."""
+        return fold_rows(SampleSolutions, info, in_dims, operands)
+
+
+class SampleMaxima(_Constant):
+    """The maximum (B,), its gradient (B, d) and moment (B,), relative to a target.
+
+    With ``target`` None, of the perturbed maximum itself. Then, if they are kept, the
+    noise and the gradients of each sample, (B, M, d).
+    """
+
+    @staticmethod
+    def forward(
+        call: Call,
+        theta: Tensor,
+        temperature: Tensor,
+        target: Tensor | None,
+        *context: Tensor,
+    ) -> tuple[Tensor, ...]:
+        """Draw and solve, a chunk of samples at a time."""
+        check_point(theta, temperature)
+        parts, kept = [], []
+        with full_precision(theta):
+            for count in chunk_sizes(call.settings, theta):
+                z = call.noise(theta, count)
+                values, gradients, moment = sampled_maxima(
+                    call, theta, temperature, target, context, z
+                )
+                share = count / call.settings.num_samples
+                parts.append(
+                    (
+                        values.mean(dim=1) * share,
+                        gradients.mean(dim=1) * share,
+                        moment * share,
+                    )
+                )
+                if call.keep:
+                    kept.append((z, gradients))
+        sums = tuple(torch.stack(part).sum(dim=0) for part in zip(*parts, strict=True))
+        return (*sums, *_join(kept)) if call.keep else sums
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *operands: Any) -> Any:
+        """Fold the mapped axis into the rows."""
+        return fold_rows(SampleMaxima, info, in_dims, operands)
+
+
+def sampled_maxima(
+    call: Call,
+    theta: Tensor,
+    temperature: Tensor,
+    target: Tensor | None,
+    context: tuple[Tensor, ...],
+    z: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return each sample's maximum and gradient, and their moment; see above."""
+    x = call.perturb(theta, temperature, z)
+    y = call.solve(x, context)
+    difference = y if target is None else y - target[:, None, :]
+    values = call.values(difference, x)
+    if target is not None and not torch.compiler.is_compiling():
+        layer.check_gaps(call.settings, values, y, target, x)
+    gradients = estimators.maximum_gradients(
+        call.settings.perturbation, difference, x, clips=call.settings.clips
+    )
+    moment = estimators.moment(call.derivatives(temperature, z), gradients)
+    return values, difference if call.difference else gradients, moment
+
+
+def _join(kept: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    if len(kept) == 1:
+        return kept[0]
+    z, y = (torch.cat(part, dim=1) for part in zip(*kept, strict=True))
+    return z, y
