@@ -31,6 +31,10 @@ class Solver(abc.ABC):
         Whether it maximises :math:`\langle y, \theta \rangle` over a fixed set,
         exactly: then the perturbed maximum, Fenchel-Young losses and symmetric
         Jacobians hold.
+    exact
+        Whether a linear solver always finds a maximum. A heuristic does not: values of
+        the perturbed maximum are then lower bounds, and what rests on them is the
+        heuristic's.
     host
         Whether it takes and returns NumPy arrays only. Otherwise it is written in the
         array API and takes arrays of any framework, on any device.
@@ -38,6 +42,7 @@ class Solver(abc.ABC):
 
     event_ndim: int = 1
     linear: bool = True
+    exact: bool = True
     host: bool = False
 
     @abc.abstractmethod
