@@ -1,4 +1,4 @@
-"""Grid paths against SciPy's Dijkstra, brute force, and one kernel against the other."""
+"""Grid paths against SciPy's Dijkstra and brute force; one kernel against the other."""
 
 import itertools
 
@@ -224,11 +224,11 @@ def simple_paths(height, width, neighbours):
             return
         for step_i, step_j in MOVES[neighbours]:
             beside = (cell[0] + step_i, cell[1] + step_j)
-            if 0 <= beside[0] < height and 0 <= beside[1] < width:
-                if not marked[beside]:
-                    marked[beside] = 1
-                    walk(beside, marked)
-                    marked[beside] = 0
+            inside = 0 <= beside[0] < height and 0 <= beside[1] < width
+            if inside and not marked[beside]:
+                marked[beside] = 1
+                walk(beside, marked)
+                marked[beside] = 0
 
     start = np.zeros((height, width))
     start[0, 0] = 1

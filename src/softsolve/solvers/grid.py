@@ -5,7 +5,7 @@ from typing import Any, Literal
 import numpy as np
 from array_api_compat import array_namespace
 
-from softsolve.solvers._arrays import constant
+from softsolve._arrays import constant
 from softsolve.solvers._paths import (
     PATH_FAILURES,
     Negative,

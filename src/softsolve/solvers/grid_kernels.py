@@ -30,6 +30,26 @@ from softsolve.solvers._paths import NEGATIVE_COST
 _BUCKETS_PER_SIDE = 4
 
 
+# Loops rather than slices and reductions of NumPy, which take long to compile.
+
+
+@njit(error_model="numpy")
+def fill_with(array, value):  # type: ignore[no-untyped-def]
+    """Set every entry of an array."""
+    for place in range(array.size):
+        array[place] = value
+
+
+@njit(error_model="numpy")
+def range_of(array):  # type: ignore[no-untyped-def]
+    """Return the smallest and the largest entry of an array."""
+    lowest = highest = array[0]
+    for value in array:
+        lowest = min(lowest, value)
+        highest = max(highest, value)
+    return lowest, highest
+
+
 @njit(error_model="numpy")
 def neighbour_offsets(width, diagonal):  # type: ignore[no-untyped-def]
     """Return the steps to a cell's neighbours, by flat index, with a border."""
@@ -105,7 +125,8 @@ def _costs(theta, ints, context):  # type: ignore[no-untyped-def]
     """Return the cells' costs with a border; infinite where no path can go."""
     height, width = ints[0], ints[1]
     zero = theta.dtype.type(0.0)
-    cost = np.full((height + 2) * (width + 2), np.inf, dtype=theta.dtype)
+    cost = np.empty((height + 2) * (width + 2), dtype=theta.dtype)
+    fill_with(cost, theta.dtype.type(np.inf))
     for i in range(height):
         row = (i + 1) * (width + 2) + 1
         for j in range(width):
@@ -128,9 +149,11 @@ def _distances(cost, scale, buckets, offsets, start, end, following, cells):  # 
     ``following`` and ``cells`` are room for an integer a cell.
     """
     infinity = cost.dtype.type(np.inf)
-    distance = np.full(cost.size, infinity, dtype=cost.dtype)
+    distance = np.empty(cost.size, dtype=cost.dtype)
+    fill_with(distance, infinity)
     keys = np.empty(cost.size, dtype=cost.dtype)
-    first = np.full(buckets, -1, dtype=np.int32)
+    first = np.empty(buckets, dtype=np.int32)
+    fill_with(first, np.int32(-1))
     distance[start] = cost[start]
     ordered = push(keys, cells, 0, cost[start], np.int32(start))
     waiting = 0
@@ -177,8 +200,9 @@ def _distances(cost, scale, buckets, offsets, start, end, following, cells):  # 
 def shortest_path(theta, ints, context, y):  # type: ignore[no-untyped-def]
     """Solve one instance; see :class:`softsolve.solvers.grid.GridPath`."""
     height, width = ints[0], ints[1]
-    y[:] = 0
-    if ints[3] and theta.max() > 0:
+    fill_with(y, y.dtype.type(0))
+    lowest, highest = range_of(theta)
+    if ints[3] and highest > 0:
         return NEGATIVE_COST
     from_cell, to_cell = endpoints_of(ints, context)
     start, end = bordered(from_cell, width), bordered(to_cell, width)
@@ -188,7 +212,7 @@ def shortest_path(theta, ints, context, y):  # type: ignore[no-untyped-def]
     buckets = 64
     while buckets < _BUCKETS_PER_SIDE * (height + width):
         buckets *= 2
-    largest = -np.float64(theta.min())
+    largest = -np.float64(lowest)
     # Costs so small that the quotient overflows may share one bucket.
     scale = (buckets - 4) / largest if largest > 1e-200 else 0.0
     offsets = neighbour_offsets(width, ints[2])
@@ -210,7 +234,7 @@ def shortest_path(theta, ints, context, y):  # type: ignore[no-untyped-def]
                 leave = here + offset
         if leave == here:
             if first_plateau:
-                following[:] = -1
+                fill_with(following, np.int32(-1))
                 first_plateau = False
             leave = leave_plateau(
                 distance, y, width, offsets, 0, 1, start, here, following, cells

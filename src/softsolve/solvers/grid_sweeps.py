@@ -28,6 +28,7 @@ from softsolve.solvers._paths import NEGATIVE_COST
 from softsolve.solvers.grid_kernels import (
     bordered,
     endpoints_of,
+    fill_with,
     leave_plateau,
     neighbour_offsets,
     shortest_path,
@@ -35,7 +36,7 @@ from softsolve.solvers.grid_kernels import (
 )
 
 # Beyond this side, sweeps take longer than one search a lane.
-LARGEST_SIDE = 200
+LARGEST_SIDE = 300
 
 
 @njit(error_model="numpy")
@@ -82,8 +83,10 @@ def _sweep(distance, cost, ends, height, width, diagonal):  # type: ignore[no-un
     bounds = np.empty(LANES, dtype=distance.dtype)
     bound = fill(distance.dtype.type(np.inf))
     # Whether a row has changed since the one below (above) last pulled from it.
-    changed_for_below = np.ones(height + 1, dtype=np.bool_)
-    changed_for_above = np.ones(height + 1, dtype=np.bool_)
+    changed_for_below = np.empty(height + 1, dtype=np.bool_)
+    changed_for_above = np.empty(height + 1, dtype=np.bool_)
+    fill_with(changed_for_below, True)
+    fill_with(changed_for_above, True)
     first = True
     down = True
     changed = True
@@ -157,11 +160,13 @@ def _nearest_neighbours(distance, height, width, diagonal, choice):  # type: ign
 def _solve_lanes(theta, ints, context, y, status):  # type: ignore[no-untyped-def]
     """Solve lane by lane, by the kernel for one instance."""
     scores = np.empty(theta.shape[0], dtype=theta.dtype)
-    solution = np.empty(theta.shape[0], dtype=np.uint8)
+    solution = np.empty(theta.shape[0], dtype=theta.dtype)
     for lane in range(LANES):
-        scores[:] = theta[:, lane]
+        for cell in range(scores.size):
+            scores[cell] = theta[cell, lane]
         status[lane] = shortest_path(scores, ints, context[lane], solution)
-        y[:, lane] = solution
+        for cell in range(scores.size):
+            y[cell, lane] = np.uint8(solution[cell])
 
 
 @block_kernel(LANES)
@@ -205,9 +210,10 @@ def grid_paths(theta, ints, reals, context, y, status):  # type: ignore[no-untyp
     _nearest_neighbours(distance, height, width, diagonal, choice)
     offsets = neighbour_offsets(width, diagonal)
     steps = neighbour_offsets(width - 2, diagonal) * LANES
-    came = np.full((height + 2) * row, -1, dtype=np.int32)
+    came = np.empty((height + 2) * row, dtype=np.int32)
+    fill_with(came, np.int32(-1))
     queue = np.empty((height + 2) * row, dtype=np.int32)
-    marks[:] = 0
+    fill_with(marks, np.uint8(0))
     for lane in range(LANES):
         status[lane] = OK
         if not distance[ends[lane] * LANES + lane] < infinity:
@@ -238,6 +244,9 @@ def grid_paths(theta, ints, reals, context, y, status):  # type: ignore[no-untyp
                 here = unbordered(leave, width) * LANES + lane
     if ints[3]:
         for lane in range(LANES):
-            if theta[:, lane].max() > 0:
-                status[lane] = NEGATIVE_COST
-                y[:, lane] = 0
+            for cell in range(cells):
+                if theta[cell, lane] > 0:
+                    status[lane] = NEGATIVE_COST
+            if status[lane] == NEGATIVE_COST:
+                for cell in range(cells):
+                    y[cell, lane] = 0
