@@ -4,8 +4,8 @@ from typing import Any
 
 import numba
 import numpy as np
-from array_api_compat import array_namespace, device
 
+from softsolve._arrays import constant
 from softsolve.compiled.kernel import OK, block_kernel, kernel
 from softsolve.solvers.base import Array, KernelSolver, Shape
 from softsolve.solvers.lengths import check_lengths_given, pack_lengths
@@ -183,11 +183,10 @@ class Alignment(KernelSolver):
 
     def project(self, x: Array) -> Array:
         """Drop what no path can change: the two ends, or all if there is one path."""
-        xp = array_namespace(x)
         n, m = x.shape[-2:]
         free = np.full((n, m), fill_value=min(n, m) > 1)
         free[0, 0] = free[-1, -1] = False
-        return x * xp.asarray(free, dtype=x.dtype, device=device(x))
+        return x * constant(free, x)
 
     def feasible(self, y: Array, *context: Array) -> Array:
         """Tell for each row of ``y`` whether it is a path (NumPy arrays)."""

@@ -4,8 +4,9 @@ from typing import Any
 
 import numba
 import numpy as np
-from array_api_compat import array_namespace, device
+from array_api_compat import array_namespace
 
+from softsolve._arrays import constant
 from softsolve.compiled.kernel import OK, kernel
 from softsolve.solvers.base import Array, KernelSolver, Shape
 from softsolve.solvers.lengths import check_lengths_given, pack_lengths
@@ -241,7 +242,7 @@ class Chain(KernelSolver):
         links = np.full((length, 1), 2.0 - self.lengths)
         links[0] -= 1
         links[-1] -= not self.lengths
-        shrink = xp.asarray(states / (states + links), dtype=x.dtype, device=device(x))
+        shrink = constant(states / (states + links), x)
         centred = unary - xp.mean(unary, axis=-1, keepdims=True)
         u = (centred + leaving + arriving) * shrink
 

@@ -6,9 +6,10 @@ from typing import Any
 
 import numba
 import numpy as np
-from array_api_compat import array_namespace, device
+from array_api_compat import array_namespace
 from numpy.typing import ArrayLike
 
+from softsolve._arrays import constant
 from softsolve.compiled.kernel import OK, kernel
 from softsolve.solvers.base import Array, KernelSolver, Shape
 
@@ -184,16 +185,14 @@ class _Knapsack(KernelSolver):
         """
         if self.capacity is None:
             return x
-        xp = array_namespace(x)
-        possible = self._possible(self.capacity)
-        return x * xp.asarray(possible, dtype=x.dtype, device=device(x))
+        return x * constant(self._possible(self.capacity), x)
 
     def _weigh(self, y: Array, context: tuple[Array, ...]) -> tuple[Array, Array]:
         """Return the weight of each row of ``y`` and what its knapsack can hold."""
         xp = array_namespace(y)
-        weights = xp.asarray(self.weights, dtype=y.dtype, device=device(y))
+        weights = constant(self.weights, y)
         capacity = self.capacity if self.capacity is not None else context[0]
-        limit = xp.asarray(capacity, dtype=y.dtype, device=device(y))
+        limit = constant(capacity, y)
         return xp.sum(y * weights, axis=-1), limit
 
 

@@ -1,9 +1,10 @@
 r"""The travelling salesman: the best closed tour, exactly or by local search."""
 
 import numpy as np
-from array_api_compat import array_namespace, device
+from array_api_compat import array_namespace
 from scipy.sparse.csgraph import connected_components
 
+from softsolve._arrays import constant
 from softsolve.solvers.base import Array, KernelSolver, Shape
 from softsolve.solvers.held_karp import MOST_CITIES, solve_tour
 from softsolve.solvers.tour_search import search_tour
@@ -38,7 +39,7 @@ class _Tours(KernelSolver):
         n = x.shape[-1]
         if n < 4:
             return xp.zeros_like(x)
-        outside = xp.asarray(1 - np.eye(n), dtype=x.dtype, device=device(x))
+        outside = constant(1 - np.eye(n), x)
         symmetric = outside * (x + xp.matrix_transpose(x)) / 2
         r = xp.sum(symmetric, axis=-1)
         a = (r - xp.sum(r, axis=-1, keepdims=True) / (2 * n - 2)) / (n - 2)
