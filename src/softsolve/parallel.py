@@ -125,13 +125,15 @@ def run_ranges(
     function: Callable[[int, int], object],
     size: int,
     *,
+    grain: int = 1,
     threads: int | None = None,
 ) -> None:
     """Call ``function(start, stop)`` for ranges that together cover ``range(size)``.
 
     The ranges run at the same time on up to ``threads`` threads (default: as set by
     :func:`set_num_threads`), of which the calling thread is one. With one thread, or
-    called from within another run, there is one range and it runs in place. The first
+    called from within another run, there is one range and it runs in place. Ranges but
+    the last have a multiple of ``grain`` as length. The first
     exception is raised here, once no thread is at work on the call any more.
 
     Examples
@@ -145,13 +147,15 @@ def run_ranges(
     >>> squares[-1]
     np.float64(998001.0)
     """
-    threads = min(get_num_threads() if threads is None else threads, size)
+    grains = -(-size // grain)
+    threads = min(get_num_threads() if threads is None else threads, grains)
     if threads <= 1 or getattr(_state, "nested", False):
         if size:
             function(0, size)
         return
-    ranges = min(size, threads * RANGES_PER_THREAD)
-    job = _Job(function, [size * index // ranges for index in range(ranges + 1)])
+    ranges = min(grains, threads * RANGES_PER_THREAD)
+    bounds = [min(grains * i // ranges * grain, size) for i in range(ranges + 1)]
+    job = _Job(function, bounds)
     futures: list[Future[None]] = []
     for _ in range(threads - 1):
         try:

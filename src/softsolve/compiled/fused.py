@@ -5,16 +5,19 @@ Nothing of size B·M·d in floats is kept: solutions stay in a compact form
 """
 
 from collections.abc import Callable
-from math import prod
+from functools import partial
+from math import gcd, prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from softsolve.compiled import passes, second_order
-from softsolve.compiled.codecs import Codec, codec_for
-from softsolve.compiled.random import FILL_ROWS, export_draws
+from softsolve.compiled import lane_passes, passes, second_order
+from softsolve.compiled.kernel import Kernel
+from softsolve.compiled.lanes import LANES
+from softsolve.compiled.plan import plan_for, steps_evenly
+from softsolve.compiled.random import FILL_LANES, FILL_ROWS, export_draws
 from softsolve.parallel import get_num_threads, run_ranges
-from softsolve.solvers.base import KernelSolver
+from softsolve.solvers.base import KernelSolver, Solver
 
 Array = np.ndarray[Any, Any]
 
@@ -25,8 +28,11 @@ CURVATURE = {
     "logistic": (0.5, 0.0, -0.5),
 }
 
-# Work, in numbers drawn, below which a second thread costs more than it saves.
-INLINE_NUMBERS = 1 << 15
+# Work, in numbers drawn, below which a second thread costs more than it saves: where
+# solving costs little more than drawing, and where it may cost much more.
+INLINE_LIGHT, INLINE_NUMBERS = 1 << 16, 1 << 12
+# Scores up to which the noise of LANES samples side by side fits the first-level cache.
+LARGEST_VJP_LANES = 128
 # Largest buffer, in numbers, for groups of one row that several threads share.
 SPLIT_NUMBERS = 1 << 22
 
@@ -87,7 +93,7 @@ def group_size(num_samples: int) -> int:
     """Return how many samples are reduced together: a matter of their number alone."""
     groups = max(8, min(32, num_samples // 256))
     size = -(-num_samples // groups)
-    multiple = 16 if num_samples >= 32 else 2
+    multiple = LANES if num_samples >= LANES else 2
     return -(-size // multiple) * multiple
 
 
@@ -120,7 +126,7 @@ class FusedPass:
 
     def __init__(
         self,
-        solver: KernelSolver,
+        solver: Solver,
         event_shape: tuple[int, ...],
         noise: str,
         num_samples: int,
@@ -135,25 +141,24 @@ class FusedPass:
         self.num_samples = num_samples
         self.antithetic = antithetic
         self.dtype = np.dtype(dtype)
+        self.plan = plan_for(solver, self.event_shape, self.dtype)
+        self.codec = self.plan.codec
+        self.table = self.plan.values
+        self.even = steps_evenly(self.plan)
         self.group = group_size(num_samples)
         self.groups = -(-num_samples // self.group)
         self.scored = noise != "normal"
+        self.inline = INLINE_LIGHT if self.plan.light else INLINE_NUMBERS
         self.fill = FILL_ROWS[noise].address(self.dtype)
-        self.table = np.zeros(0)
-        self.codec = self._choose()
         self.decode = self.codec.decode.address(self.dtype)
         self.no_center = np.zeros((0, self.size), self.dtype)
         self._passes: dict[str, Any] = {}
+        self._addresses: dict[str, int] = {}
 
-    def _choose(self) -> Codec:
-        solver = self.solver
-        self.ints, self.reals = solver.structure(self.event_shape)
-        self.state_size = solver.state_size(self.event_shape)
-        self.kernel = solver.kernel.address(self.dtype)
-        codec = codec_for(solver.solution, self.size, self.dtype)
-        assert codec.encode is not None
-        self.encode = codec.encode.address(self.dtype)
-        return codec
+    def _address(self, name: str, function: Kernel) -> int:
+        if name not in self._addresses:
+            self._addresses[name] = function.address(self.dtype)
+        return self._addresses[name]
 
     def _compiled(self, name: str, work: passes.Pass) -> Any:
         if name not in self._passes:
@@ -166,18 +171,29 @@ class FusedPass:
             rows < 4 * get_num_threads()
             and self.groups > 1
             and rows * self.groups * width <= SPLIT_NUMBERS
-            and rows * self.num_samples * self.size > INLINE_NUMBERS
+            and rows * self.num_samples * self.size > self.inline
         )
 
-    def _run(self, rows: int, split: bool, run: Callable[[int, int], Any]) -> None:
+    def _run(
+        self,
+        rows: int,
+        split: bool,
+        run: Callable[[int, int], Any],
+        *,
+        grain: int = 1,
+        groups: int,
+    ) -> None:
         """Run the groups of all rows; those of one row together, unless split."""
-        groups = self.groups
-        if rows * self.num_samples * self.size <= INLINE_NUMBERS:
+        if rows * self.num_samples * self.size <= self.inline:
             run(0, rows * groups)
         elif split:
             run_ranges(run, rows * groups)
         else:
-            run_ranges(lambda start, stop: run(start * groups, stop * groups), rows)
+            run_ranges(
+                lambda start, stop: run(start * groups, stop * groups),
+                rows,
+                grain=grain,
+            )
 
     def _slots(self, rows: int, split: bool) -> int:
         return rows * self.groups if split else rows
@@ -211,10 +227,11 @@ class FusedPass:
         """
         rows, size = theta.shape
         samples = self.num_samples
-        split = self._split(rows, size)
+        side_by_side = self.plan.block is not None and rows * samples >= LANES // 4
+        apart = side_by_side and samples < LANES
+        split = not apart and self._split(rows, size)
         slots = self._slots(rows, split)
-        kept = (rows, samples if keep else 0, self.codec.width)
-        codes = np.empty(kept, np.uint8)
+        codes = np.empty((rows, samples if keep else 0, self.codec.width), np.uint8)
         totals = np.zeros((slots, size))
         scalars = np.zeros((slots, 4))
         scalars[:, passes.LOWEST] = np.inf
@@ -222,17 +239,17 @@ class FusedPass:
         if context is None:
             context = np.zeros((rows, 0))
         goal = self.no_center if target is None else target
-        work = self._compiled("forward", passes.FORWARD_ROWS)
-
-        def run(start: int, stop: int) -> None:
-            work(
-                *(self.fill, self.kernel, self.encode, self.scored),
-                *(theta, temperature, keys, self.ints, self.reals, context),
-                *(self.state_size, self.antithetic, samples, self.group, split),
-                *(codes, goal, totals, scalars, status, start, stop),
-            )
-
-        self._run(rows, split, run)
+        run = (self._lanes if side_by_side else self._rows)(
+            theta, temperature, keys, context, split, codes, goal
+        )
+        self._run(
+            rows,
+            split,
+            lambda start, stop: run(totals, scalars, status, start, stop),
+            # Samples of several rows share a block: cut where few blocks are cut.
+            grain=LANES // gcd(samples, LANES) if apart else 1,
+            groups=1 if apart else self.groups,
+        )
         if status.any():
             self._raise_failures(status, rows)
         mean = (self._folded(totals, rows, split) / samples).astype(self.dtype)
@@ -249,9 +266,49 @@ class FusedPass:
             gap_moment=sums[:, passes.GAP_MOMENT],
         )
 
+    def _rows(
+        self, theta, temperature, keys, context, split, codes, goal
+    ) -> Callable[..., Any]:
+        """Return the forward pass that solves one instance at a time."""
+        plan = self.plan
+        work = self._compiled("forward_rows", passes.FORWARD_ROWS)
+        return partial(
+            work,
+            self.fill,
+            self._address("kernel", plan.kernel),
+            self._address("encode", self.codec.encode),
+            self.scored,
+            *(theta, temperature, keys, plan.ints, plan.reals, context),
+            plan.state_size,
+            *(self.antithetic, self.num_samples, self.group, split),
+            *(codes, goal, self.table),
+        )
+
+    def _lanes(
+        self, theta, temperature, keys, context, split, codes, goal
+    ) -> Callable[..., Any]:
+        """Return the forward pass that solves blocks of instances."""
+        plan, encode = self.plan, self.codec.encode_lanes
+        assert plan.block is not None
+        assert encode is not None
+        samples = self.num_samples
+        work = self._compiled("forward_lanes", lane_passes.FORWARD_LANES)
+        return partial(
+            work,
+            self._address("fill_lanes", FILL_LANES[self.noise]),
+            self._address("block", plan.block),
+            self._address("encode_lanes", encode),
+            self.scored,
+            *(theta, temperature, keys, plan.ints, plan.reals, context),
+            *(self.antithetic, samples, self.group if samples >= LANES else samples),
+            *(split, codes.reshape(-1, self.codec.width), goal),
+            *(self.table, self.even),
+        )
+
     def _raise_failures(self, status: Array, rows: int) -> None:
         slots = status.reshape(rows, -1)
         first = np.argmax(slots != 0, axis=1)
+        assert isinstance(self.solver, KernelSolver)
         self.solver.raise_failures(slots[np.arange(rows), first])
 
     def _derive(
@@ -272,17 +329,20 @@ class FusedPass:
         slots = self._slots(rows, split)
         sums = [np.zeros((slots, *shape)) for shape in outputs]
         compiled = self._compiled(work.__name__, work)
+        fill = self.fill
+        if work is lane_passes.VJP_POSITION_LANES:
+            fill = self._address("fill_lanes", FILL_LANES[self.noise])
 
         def run(start: int, stop: int) -> None:
             compiled(
-                *(self.fill, self.decode, self.scored, codes, self.table, keys),
+                *(fill, self.decode, self.scored, codes, self.table, keys),
                 *(self.antithetic, self.group, split, middle, scale, mixing),
                 *directions,
                 *sums,
                 *(start, stop),
             )
 
-        self._run(rows, split, run)
+        self._run(rows, split, run, groups=self.groups)
         return [self._folded(total, rows, split) for total in sums]
 
     def _scaled(self, total: Array, temperature: Array, power: int) -> Array:
@@ -311,8 +371,13 @@ class FusedPass:
             \quad (B, K).
         """
         cotangents = g.shape[1]
+        in_lanes = (
+            getattr(self.solver, "family", None) == "argmax"
+            and self.num_samples >= LANES // 2
+            and self.size <= LARGEST_VJP_LANES
+        )
         totals, sides = self._derive(
-            passes.VJP_ROWS,
+            lane_passes.VJP_POSITION_LANES if in_lanes else passes.VJP_ROWS,
             *(samples, keys, (center, scale, mixing), (g,)),
             ((cotangents, self.size), (cotangents,)),
         )

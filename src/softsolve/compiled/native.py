@@ -13,15 +13,7 @@ intrinsic: Any = extending.intrinsic
 overload: Any = extending.overload
 
 
-@intrinsic
-def call_address(typing_context: Any, address: Any, arguments: Any) -> Any:
-    """Call the compiled function at ``address`` with a tuple of arguments.
-
-    The function returns int64 and takes exactly the types in the tuple. Handing on an
-    address costs nothing, where unboxing a first-class function costs 20 µs.
-    """
-    result = types.int64
-
+def _call(result, typing_context, address, arguments):
     def lower(context, builder, signature, values):
         kinds = tuple(signature.args[1])
         function_type = context.call_conv.get_function_type(result, kinds)
@@ -35,3 +27,19 @@ def call_address(typing_context: Any, address: Any, arguments: Any) -> Any:
         return value
 
     return result(types.int64, arguments), lower
+
+
+@intrinsic
+def call_address(typing_context: Any, address: Any, arguments: Any) -> Any:
+    """Call the compiled function at ``address`` with a tuple of arguments.
+
+    The function returns int64 and takes exactly the types in the tuple. Handing on an
+    address costs nothing, where unboxing a first-class function costs 20 µs.
+    """
+    return _call(types.int64, typing_context, address, arguments)
+
+
+@intrinsic
+def call_void(typing_context: Any, address: Any, arguments: Any) -> Any:
+    """Do the same for a function that returns nothing."""
+    return _call(types.none, typing_context, address, arguments)

@@ -112,6 +112,7 @@ def forward_rows(
     split,
     codes,
     target,
+    table,
     totals,
     scalars,
     status,
@@ -165,7 +166,7 @@ def forward_rows(
                     gap_moment += centred_dot(solution, target[row], noise)
             if keep:
                 kept = codes[row, begin : begin + count]
-                call_address(encode, (y[:count], kept))
+                call_address(encode, (y[:count], table, kept))
         add_to(totals[slot : slot + 1], partial)
         scalars[slot, MOMENT] += moment
         scalars[slot, LOSS] += loss
@@ -336,7 +337,7 @@ class Pass(Kernel):
 SAMPLES = "c3 f1 k2 b i b t2 r r"
 
 FORWARD_ROWS = Pass(
-    forward_rows, "i i i b t2 t1 k2 n1 f1 f2 i b i i b c3 t2 f2 f2 n1 i i"
+    forward_rows, "i i i b t2 t1 k2 n1 f1 f2 i b i i b c3 t2 f1 f2 f2 n1 i i"
 )
 VJP_ROWS = Pass(vjp_rows, f"i i b {SAMPLES} t3 f3 f2 i i")
 JVP_ROWS = Pass(jvp_rows, f"i i b {SAMPLES} t3 t2 f3 i i")

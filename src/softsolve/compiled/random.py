@@ -193,8 +193,8 @@ def fill_rows(noise, key, first, antithetic, z, s):
     """Draw z (samples, d) and the scores s there, from sample ``first`` on."""
 
 
-def fill_lanes(noise, key, first, antithetic, z, s):
-    """Draw z (d, samples), a multiple of TILE samples, and the scores s there."""
+def fill_lanes(noise, keys, numbers, antithetic, z, s):
+    """Draw z (d, lanes) and the scores s there: each lane a row's key and a sample."""
 
 
 @overload(fill_rows, jit_options=_OPTIONS, prefer_literal=True)
@@ -237,19 +237,19 @@ def _fill_rows(noise, key, first, antithetic, z, s):
 
 
 @overload(fill_lanes, jit_options=_OPTIONS, prefer_literal=True)
-def _fill_lanes(noise, key, first, antithetic, z, s):
+def _fill_lanes(noise, keys, numbers, antithetic, z, s):
     if not isinstance(noise, types.StringLiteral):
         return None
     pair = _PAIR[noise.literal_value]
     scored = noise.literal_value != "normal"
 
-    def fill(noise, key, first, antithetic, z, s):
+    def fill(noise, keys, numbers, antithetic, z, s):
         size, samples = z.shape
         half = (size + 1) // 2
         ones, twos, flips = stream_arrays(samples, z)
         spare = np.empty((2, samples), z.dtype)
         for lane in range(samples):
-            stream, mirrored = _stream(key, first + lane, antithetic)
+            stream, mirrored = _stream(keys[lane], numbers[lane], antithetic)
             ones[lane], twos[lane] = stream_words(stream, z)
             flips[lane] = all_bits(mirrored, z)
         for index in range(half):
@@ -286,28 +286,28 @@ def laplace_rows(key, first, antithetic, z, s):
     return fill_rows("laplace", key, first, antithetic, z, s)
 
 
-def normal_lanes(key, first, antithetic, z, s):
+def normal_lanes(keys, numbers, antithetic, z, s):
     """Fill lanes with Gaussian draws."""
-    return fill_lanes("normal", key, first, antithetic, z, s)
+    return fill_lanes("normal", keys, numbers, antithetic, z, s)
 
 
-def gumbel_lanes(key, first, antithetic, z, s):
+def gumbel_lanes(keys, numbers, antithetic, z, s):
     """Fill lanes with Gumbel draws."""
-    return fill_lanes("gumbel", key, first, antithetic, z, s)
+    return fill_lanes("gumbel", keys, numbers, antithetic, z, s)
 
 
-def logistic_lanes(key, first, antithetic, z, s):
+def logistic_lanes(keys, numbers, antithetic, z, s):
     """Fill lanes with logistic draws."""
-    return fill_lanes("logistic", key, first, antithetic, z, s)
+    return fill_lanes("logistic", keys, numbers, antithetic, z, s)
 
 
-def laplace_lanes(key, first, antithetic, z, s):
+def laplace_lanes(keys, numbers, antithetic, z, s):
     """Fill lanes with Laplace draws."""
-    return fill_lanes("laplace", key, first, antithetic, z, s)
+    return fill_lanes("laplace", keys, numbers, antithetic, z, s)
 
 
 def fill_signature(dtype: np.dtype[Any]) -> Any:
-    """Return the signature of a function that fills with draws of ``dtype``.
+    """Return the signature of a function that fills rows with draws of ``dtype``.
 
     ``fill(key, first, antithetic, z, s)`` draws the samples from ``first`` on into z,
     and the scores at them into s, which may be z itself for Gaussian noise.
@@ -316,13 +316,30 @@ def fill_signature(dtype: np.dtype[Any]) -> Any:
     return types.int64(types.uint64, types.int64, types.boolean, draws, draws)
 
 
+def fill_lanes_signature(dtype: np.dtype[Any]) -> Any:
+    """Return the signature of a function that fills lanes with draws of ``dtype``.
+
+    ``fill(keys, numbers, antithetic, z, s)`` draws for each lane the sample of that
+    number under that row key; z and s are (d, lanes).
+    """
+    draws = types.Array(numba.from_dtype(np.dtype(dtype)), 2, "C")
+    keys = types.Array(types.uint64, 1, "C")
+    numbers = types.Array(types.int64, 1, "C")
+    return types.int64(keys, numbers, types.boolean, draws, draws)
+
+
 class Fill(Kernel):
-    """A function that fills an array with draws; see :func:`fill_signature`."""
+    """A function that fills rows with draws; see :func:`fill_signature`."""
 
     signature = staticmethod(fill_signature)
 
 
-# Per noise: for arrays (samples, d), and for arrays (d, samples) of TILE-fold samples.
+class FillLanes(Kernel):
+    """A function that fills lanes with draws; see :func:`fill_lanes_signature`."""
+
+    signature = staticmethod(fill_lanes_signature)
+
+
 FILL_ROWS = {
     "normal": Fill(normal_rows),
     "gumbel": Fill(gumbel_rows),
@@ -330,10 +347,10 @@ FILL_ROWS = {
     "laplace": Fill(laplace_rows),
 }
 FILL_LANES = {
-    "normal": Fill(normal_lanes),
-    "gumbel": Fill(gumbel_lanes),
-    "logistic": Fill(logistic_lanes),
-    "laplace": Fill(laplace_lanes),
+    "normal": FillLanes(normal_lanes),
+    "gumbel": FillLanes(gumbel_lanes),
+    "logistic": FillLanes(logistic_lanes),
+    "laplace": FillLanes(laplace_lanes),
 }
 
 

@@ -6,13 +6,15 @@ import numba
 import numpy as np
 from numba import types
 
-from softsolve.compiled.kernel import OK, Kernel, kernel_signature
+from softsolve.compiled.kernel import OK, Kernel
+from softsolve.compiled.native import call_address
 
 
 def _solve_rows(solve, theta, ints, reals, context, states, y, status, start, stop):  # type: ignore[no-untyped-def]
     failures = 0
     for row in range(start, stop):
-        status[row] = solve(theta[row], ints, reals, context[row], states[row], y[row])
+        arguments = (theta[row], ints, reals, context[row], states[row], y[row])
+        status[row] = call_address(solve, arguments)
         if status[row] != OK:
             failures += 1
     return failures
@@ -29,7 +31,7 @@ def _driver(dtype: np.dtype[Any]) -> Any:
         reals = types.Array(types.float64, 1, "C")
         rows = types.Array(types.float64, 2, "C")
         signature = types.int64(
-            types.FunctionType(kernel_signature(dtype)),
+            types.int64,
             *(scores, ints, reals, rows, rows, scores, ints, types.int64, types.int64),
         )
         compiled = numba.njit(signature, nogil=True, cache=True)(_solve_rows)
@@ -54,7 +56,7 @@ def solve_rows(
     y = np.zeros_like(theta)
     status = np.zeros(len(theta), dtype=np.int64)
     _driver(theta.dtype)(
-        kernel.compiled(theta.dtype),
+        kernel.address(theta.dtype),
         *(theta, ints, reals, context, states, y, status, 0, len(theta)),
     )
     return y, status

@@ -1,0 +1,217 @@
+"""Instance and block kernels of the solvers that are written in the array API.
+
+A solver with a ``family`` runs on the fused route by these: the largest of d scores,
+the k largest, and the ranking by a reference vector.
+"""
+
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+# ruff: noqa: ARG001 (kernels have one signature)
+
+import numba
+import numpy as np
+
+from softsolve.compiled.kernel import OK, block_kernel, kernel
+from softsolve.compiled.lane_arithmetic import (
+    above,
+    count_at_most,
+    count_less,
+    equal,
+    lowest_bit,
+)
+from softsolve.compiled.lanes import LANES, fill, load, maximum, store, where_less
+
+# Up to so many scores ranks are counted; beyond, scores are sorted.
+COUNTED = 64
+# Up to so many of the largest are kept sorted; beyond, scores are partitioned.
+KEPT_SORTED = 64
+DIGIT = 11
+
+
+@kernel
+def largest(theta, ints, reals, context, state, y):
+    """Mark the largest score, the first of equals."""
+    best = 0
+    for j in range(theta.size):
+        y[j] = 0
+        if theta[j] > theta[best]:
+            best = j
+    y[best] = 1
+    return OK
+
+
+@block_kernel(LANES)
+def largest_lanes(theta, ints, reals, context, y, status):
+    """Mark the largest score of each lane, the first of equals."""
+    scores, marks = theta.reshape(-1), y.reshape(-1)
+    best, place = load(scores, 0), fill(np.uint32(0))
+    for j in range(1, theta.shape[0]):
+        score = load(scores, j * LANES)
+        place = where_less(best, score, fill(np.uint32(j)), place)
+        best = maximum(best, score)
+    for j in range(theta.shape[0]):
+        store(marks, j * LANES, equal(place, fill(np.uint32(j))))
+    status[:] = OK
+
+
+@numba.njit(nogil=True, error_model="numpy")
+def kth_largest(theta, k):
+    """Return the k-th largest score."""
+    size = theta.size
+    if k > KEPT_SORTED:
+        return np.partition(theta, size - k)[size - k]
+    best = np.empty(k, theta.dtype)
+    best[:] = -np.inf
+    bound = best[k - 1]
+    whole = size - size % LANES
+    for start in range(0, size, LANES):
+        if start < whole:
+            mask = above(theta, start, bound)
+        else:
+            mask = (1 << (size - whole)) - 1
+        while mask:
+            score = theta[start + lowest_bit(mask)]
+            mask &= mask - 1
+            if score > bound:
+                place = k - 1
+                while place > 0 and best[place - 1] < score:
+                    best[place] = best[place - 1]
+                    place -= 1
+                best[place] = score
+                bound = best[k - 1]
+    return bound
+
+
+@kernel
+def k_largest(theta, ints, reals, context, state, y):
+    """Mark the k = ints[0] largest scores, the first of equals."""
+    k = ints[0]
+    if k == 0:
+        y[:] = 0
+        return OK
+    bound = kth_largest(theta, k)
+    count = 0
+    for j in range(theta.size):
+        mark = theta[j] > bound
+        y[j] = mark
+        count += mark
+    for j in range(theta.size):
+        if count == k:
+            break
+        if theta[j] == bound:
+            y[j] = 1
+            count += 1
+    return OK
+
+
+@numba.njit(nogil=True, error_model="numpy")
+def ascending_order(theta):
+    """Return the order from the least score to the largest, later of equals first."""
+    size = theta.size
+    # Adding zero makes one of the two zeros; then the bits of floats, with those of
+    # negative ones inverted, are in the order of the numbers.
+    shifted = theta + theta.dtype.type(0)
+    keys = np.empty(size, np.uint64)
+    if theta.itemsize == 4:
+        bits = 32
+        words = shifted.view(np.uint32)
+        for j in range(size):
+            word = np.uint64(words[size - 1 - j])
+            if word >> np.uint64(31):
+                keys[j] = word ^ np.uint64(0xFFFFFFFF)
+            else:
+                keys[j] = word | np.uint64(0x80000000)
+    else:
+        bits = 64
+        long_words = shifted.view(np.uint64)
+        for j in range(size):
+            word = long_words[size - 1 - j]
+            if word >> np.uint64(63):
+                keys[j] = ~word
+            else:
+                keys[j] = word | np.uint64(1 << 63)
+    order = np.arange(size - 1, -1, -1)
+    other_keys, other_order = np.empty_like(keys), np.empty_like(order)
+    starts = np.empty((1 << DIGIT) + 1, np.int64)
+    mask = np.uint64((1 << DIGIT) - 1)
+    for shift in range(0, bits, DIGIT):
+        starts[:] = 0
+        for j in range(size):
+            starts[np.int64((keys[j] >> np.uint64(shift)) & mask) + 1] += 1
+        for digit in range(1 << DIGIT):
+            starts[digit + 1] += starts[digit]
+        for j in range(size):
+            digit = np.int64((keys[j] >> np.uint64(shift)) & mask)
+            other_keys[starts[digit]] = keys[j]
+            other_order[starts[digit]] = order[j]
+            starts[digit] += 1
+        keys, other_keys = other_keys, keys
+        order, other_order = other_order, order
+    return order
+
+
+@kernel
+def ranking(theta, ints, reals, context, state, y):
+    """Put the reference vector ``reals``, ascending, in the order of the scores."""
+    size = theta.size
+    if size <= COUNTED:
+        for i in range(size):
+            rank = 0
+            for j in range(i):
+                rank += theta[j] < theta[i]
+            for j in range(i + 1, size):
+                rank += theta[j] <= theta[i]
+            y[i] = reals[rank]
+        return OK
+    order = ascending_order(theta)
+    for rank in range(size):
+        y[order[rank]] = reals[rank]
+    return OK
+
+
+@block_kernel(LANES)
+def ranking_lanes(theta, ints, reals, context, y, status):
+    """Count for each score how many of its lane are smaller: at most 255 fit."""
+    size = theta.shape[0]
+    scores, ranks = theta.reshape(-1), y.reshape(-1)
+    none = fill(np.int32(0))
+    for i in range(0, size - size % 4, 4):
+        at = i * LANES
+        a, b = load(scores, at), load(scores, at + LANES)
+        c, d = load(scores, at + 2 * LANES), load(scores, at + 3 * LANES)
+        a_rank, b_rank, c_rank, d_rank = none, none, none, none
+        for j in range(i):
+            score = load(scores, j * LANES)
+            a_rank = count_less(a_rank, score, a)
+            b_rank = count_less(b_rank, score, b)
+            c_rank = count_less(c_rank, score, c)
+            d_rank = count_less(d_rank, score, d)
+        a_rank = count_at_most(a_rank, b, a)
+        a_rank = count_at_most(a_rank, c, a)
+        a_rank = count_at_most(a_rank, d, a)
+        b_rank = count_less(b_rank, a, b)
+        b_rank = count_at_most(b_rank, c, b)
+        b_rank = count_at_most(b_rank, d, b)
+        c_rank = count_less(c_rank, a, c)
+        c_rank = count_less(c_rank, b, c)
+        c_rank = count_at_most(c_rank, d, c)
+        d_rank = count_less(d_rank, a, d)
+        d_rank = count_less(d_rank, b, d)
+        d_rank = count_less(d_rank, c, d)
+        for j in range(i + 4, size):
+            score = load(scores, j * LANES)
+            a_rank = count_at_most(a_rank, score, a)
+            b_rank = count_at_most(b_rank, score, b)
+            c_rank = count_at_most(c_rank, score, c)
+            d_rank = count_at_most(d_rank, score, d)
+        store(ranks, at, a_rank)
+        store(ranks, at + LANES, b_rank)
+        store(ranks, at + 2 * LANES, c_rank)
+        store(ranks, at + 3 * LANES, d_rank)
+    for i in range(size - size % 4, size):
+        own, rank = load(scores, i * LANES), none
+        for j in range(i):
+            rank = count_less(rank, load(scores, j * LANES), own)
+        for j in range(i + 1, size):
+            rank = count_at_most(rank, load(scores, j * LANES), own)
+        store(ranks, i * LANES, rank)
+    status[:] = OK

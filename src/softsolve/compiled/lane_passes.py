@@ -1,0 +1,278 @@
+r"""Fused passes with samples side by side, for block kernels.
+
+As :mod:`softsolve.compiled.passes`, with blocks of :data:`LANES` samples in arrays
+(d, lanes). With fewer samples a row than lanes, a block takes in samples of several
+rows. A lane is reduced over its coordinates by itself, then the lanes in order, so
+results do not depend on which samples share a block.
+"""
+
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+
+import numpy as np
+
+from softsolve.compiled.kernel import OK
+from softsolve.compiled.lane_arithmetic import (
+    fmuladd,
+    numbers,
+    scaled,
+    subtract,
+    total,
+)
+from softsolve.compiled.lanes import LANES, fill, load, store
+from softsolve.compiled.native import call_address, call_void
+from softsolve.compiled.passes import (
+    GAP_MOMENT,
+    LOSS,
+    LOWEST,
+    MOMENT,
+    Pass,
+    _inlined,
+    add_to,
+)
+from softsolve.compiled.random import row_key
+
+
+@_inlined
+def gather(column, row_of, buffer):
+    """Return lanes with each lane's entry of ``column``."""
+    for lane in range(LANES):
+        buffer[lane] = column[row_of[lane]]
+    return load(buffer, 0)
+
+
+def forward_lanes(
+    fill_noise,
+    block,
+    encode,
+    scored,
+    theta,
+    temperature,
+    keys,
+    ints,
+    reals,
+    context,
+    antithetic,
+    num_samples,
+    group,
+    split,
+    codes,
+    target,
+    table,
+    affine,
+    totals,
+    scalars,
+    status,
+    start,
+    stop,
+):
+    """Solve and reduce groups of samples with a block kernel."""
+    size = theta.shape[1]
+    groups = (num_samples + group - 1) // group
+    z = np.empty((size, LANES), theta.dtype)
+    s = np.empty_like(z) if scored else z
+    x = np.empty_like(z)
+    y = np.empty((size, LANES), np.uint8)
+    zs, xs, ys = z.reshape(-1), x.reshape(-1), y.reshape(-1)
+    codes_of = np.empty(LANES, np.int64)
+    row_of = np.empty(LANES, np.int64)
+    sample_of = np.empty(LANES, np.int64)
+    key_of = np.empty(LANES, np.uint64)
+    contexts = np.empty((LANES, context.shape[1]))
+    buffer = np.empty(LANES, theta.dtype)
+    moments = np.empty(LANES, theta.dtype)
+    gaps = np.empty(LANES, theta.dtype)
+    gap_moments = np.empty(LANES, theta.dtype)
+    live = np.empty(LANES, theta.dtype)
+    partial = np.zeros((1, size))
+    sums = np.zeros(3)
+    keep, targeted = codes.shape[0] > 0, target.shape[0] > 0
+    together = num_samples >= LANES
+    zero = theta.dtype.type(0)
+    offset = theta.dtype.type(table[0])
+    slope = theta.dtype.type(table[1] - table[0])
+    item, sample, ending = start, 0, 0
+    if together and start < stop:
+        sample = (start % groups) * group
+        ending = min(sample + group, num_samples)
+    previous = -1
+    while item < stop:
+        # Choose the lanes: the next samples of this group, or of the next rows.
+        count = 0
+        while count < LANES and item < stop:
+            row_of[count], sample_of[count] = item // groups, sample
+            count += 1
+            sample += 1
+            if together:
+                if sample == ending:
+                    break
+            elif sample == num_samples:
+                item, sample = item + 1, 0
+        for lane in range(LANES):
+            live[lane] = 1 if lane < count else 0
+            if lane >= count:
+                row_of[lane], sample_of[lane] = row_of[count - 1], sample_of[count - 1]
+            row = row_of[lane]
+            key_of[lane] = row_key(keys[row, 0], keys[row, 1])
+            if row != previous or not together:
+                contexts[lane] = context[row]
+        row = row_of[0]
+        previous = row if together else -1
+        call_address(fill_noise, (key_of, sample_of, antithetic, z, s))
+        amplitude = gather(temperature, row_of, buffer)
+        for j in range(size):
+            at = j * LANES
+            if together:
+                middle = fill(theta[row, j])
+            else:
+                middle = gather(theta[:, j], row_of, buffer)
+            store(xs, at, scaled(amplitude, load(zs, at), middle))
+        call_void(block, (x, ints, reals, contexts, y, codes_of))
+        alive = load(live, 0)
+        moment, gap, gap_moment = fill(zero), fill(zero), fill(zero)
+        for j in range(size):
+            at = j * LANES
+            if affine:
+                value = fmuladd(numbers(load(ys, at), zero), fill(slope), fill(offset))
+            else:
+                for lane in range(LANES):
+                    buffer[lane] = table[y[j, lane]]
+                value = load(buffer, 0)
+            noise = load(zs, at)
+            moment = fmuladd(value, noise, moment)
+            if together:
+                partial[0, j] += total(fmuladd(value, alive, fill(zero)))
+            else:
+                store(buffer, 0, value)
+                for lane in range(count):
+                    totals[row_of[lane], j] += buffer[lane]
+            if targeted:
+                if together:
+                    goal = fill(target[row, j])
+                else:
+                    goal = gather(target[:, j], row_of, buffer)
+                distance = subtract(value, goal)
+                gap = fmuladd(distance, load(xs, at), gap)
+                gap_moment = fmuladd(distance, noise, gap_moment)
+        store(moments, 0, moment)
+        store(gaps, 0, gap)
+        store(gap_moments, 0, gap_moment)
+        for lane in range(count):
+            slot = row_of[lane]
+            if split:
+                slot = item
+            if codes_of[lane] != OK and status[slot] == OK:
+                status[slot] = codes_of[lane]
+            if targeted:
+                scalars[slot, LOWEST] = min(scalars[slot, LOWEST], gaps[lane])
+            if together:
+                sums[0] += moments[lane]
+                sums[1] += gaps[lane]
+                sums[2] += gap_moments[lane]
+            else:
+                scalars[slot, MOMENT] += moments[lane]
+                scalars[slot, LOSS] += gaps[lane]
+                scalars[slot, GAP_MOMENT] += gap_moments[lane]
+        if keep:
+            first = row * num_samples + sample_of[0]
+            call_address(encode, (y, codes[first : first + count]))
+        if together and sample == ending:
+            slot = item if split else row
+            add_to(totals[slot : slot + 1], partial)
+            scalars[slot, MOMENT] += sums[0]
+            scalars[slot, LOSS] += sums[1]
+            scalars[slot, GAP_MOMENT] += sums[2]
+            partial[:] = 0
+            sums[:] = 0
+            item += 1
+            sample = (item % groups) * group
+            ending = min(sample + group, num_samples)
+    return 0
+
+
+FORWARD_LANES = Pass(
+    forward_lanes, "i i i b t2 t1 k2 n1 f1 f2 b i i b c2 t2 f1 b f2 f2 n1 i i"
+)
+
+
+def vjp_position_lanes(
+    fill_noise,
+    decode,
+    scored,
+    codes,
+    table,
+    keys,
+    antithetic,
+    group,
+    split,
+    center,
+    scale,
+    mixing,
+    g,
+    totals,
+    sides,
+    start,
+    stop,
+):
+    """Do what ``vjp_rows`` does, for solutions with a single 1, kept by position."""
+    num_samples = codes.shape[1]
+    cotangents, size = g.shape[1:]
+    groups = (num_samples + group - 1) // group
+    z = np.empty((size, LANES), g.dtype)
+    s = np.empty_like(z) if scored else z
+    zs, ss = z.reshape(-1), s.reshape(-1)
+    sample_of = np.empty(LANES, np.int64)
+    key_of = np.empty(LANES, np.uint64)
+    weights = np.zeros((cotangents, LANES), g.dtype)
+    flat = weights.reshape(-1)
+    middle = np.zeros(cotangents)
+    partial = np.empty((cotangents, size))
+    partial_sides = np.empty((1, cotangents))
+    zero = g.dtype.type(0)
+    for item in range(start, stop):
+        row = item // groups
+        slot = item if split else row
+        key_of[:] = row_key(keys[row, 0], keys[row, 1])
+        middle[:] = 0
+        if center.shape[0]:
+            for k in range(cotangents):
+                for j in range(size):
+                    middle[k] += center[row, j] * g[row, k, j]
+        partial[:] = 0
+        partial_sides[:] = 0
+        first = (item - row * groups) * group
+        last = min(first + group, num_samples)
+        for begin in range(first, last, LANES):
+            count = min(LANES, last - begin)
+            for lane in range(LANES):
+                sample_of[lane] = begin + lane
+            call_address(fill_noise, (key_of, sample_of, antithetic, z, s))
+            weights[:] = 0
+            kept = codes[row, begin : begin + count].view(np.int32)
+            for k in range(cotangents):
+                for lane in range(count):
+                    weights[k, lane] = g[row, k, kept[lane, 0]] - middle[k]
+                if mixing != 0:
+                    for lane in range(0, count, 2):
+                        both = mixing * (weights[k, lane] + weights[k, lane + 1])
+                        weights[k, lane] += both
+                        weights[k, lane + 1] += both
+            radial = fill(zero)
+            for j in range(size):
+                radial = fmuladd(load(zs, j * LANES), load(ss, j * LANES), radial)
+            radial = subtract(radial, fill(g.dtype.type(size)))
+            for k in range(cotangents):
+                weight = load(flat, k * LANES)
+                partial_sides[0, k] += scale * total(
+                    fmuladd(weight, radial, fill(zero))
+                )
+                for j in range(size):
+                    score = load(ss, j * LANES)
+                    partial[k, j] += scale * total(fmuladd(weight, score, fill(zero)))
+        add_to(totals[slot], partial)
+        add_to(sides[slot : slot + 1], partial_sides)
+    return 0
+
+
+VJP_POSITION_LANES = Pass(
+    vjp_position_lanes, "i i b c3 f1 k2 b i b t2 r r t3 f3 f2 i i"
+)
