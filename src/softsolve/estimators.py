@@ -27,6 +27,7 @@ from typing import Any, Literal
 from array_api_compat import array_namespace
 
 from softsolve._arrays import inner
+from softsolve.noise import Noise
 from softsolve.perturbation import DensityDerivatives, Perturbation, Point
 
 Array = Any
@@ -280,6 +281,20 @@ class Surrogate:
     def expectation(self, samples: Samples) -> Array:
         r"""Return zeros (B, k) with the derivatives of :math:`E f`."""
         return samples.combine(self.weights)[..., 0] / samples.count
+
+    def gradient(self, noise: Noise, samples: Samples) -> Array:
+        r"""Return :math:`E[F s]/\varepsilon` (B, d) from values F, with derivatives.
+
+        The score is a function of the point at fixed x, so it is taken at
+        :attr:`noise`.
+        """
+        temperature = self.point[1]
+        one = array_namespace(temperature).ones_like(self.start[1])[:, None, None]
+        derivatives = DensityDerivatives(
+            noise, self.perturbation, temperature, self.noise
+        )
+        in_tau, _ = derivatives.pull(samples.along(one) * (1 + self.weights))
+        return in_tau[..., 0] / (temperature * samples.count)[:, None]
 
     def moment(self, gradients: Array) -> Array:
         r"""Return :func:`moment` (B,) with its derivatives.

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NoReturn
 
 import numpy as np
@@ -94,6 +94,10 @@ class Settings:
             settings._require_symmetry()
         return settings
 
+    def with_form(self, form: Literal["solution", "maximum"]) -> "Settings":
+        """Return these settings with another form."""
+        return replace(self, form=form)
+
     @property
     def event_ndim(self) -> int:
         """Number of trailing axes of the scores that belong to one instance."""
@@ -113,6 +117,11 @@ class Settings:
     def clips(self) -> bool:
         """Whether the solver maximises ⟨y, min(θ, 0)⟩ instead of ⟨y, θ⟩."""
         return getattr(self.solver, "clips_scores", False)
+
+    def out_shape(self, event_shape: Shape) -> Shape:
+        """Return the shape of one solution, as declared, for frameworks that trace."""
+        declared: Shape | None = getattr(self.solver, "out_shape", None)
+        return event_shape if declared is None else tuple(declared)
 
     @property
     def name(self) -> str:
@@ -357,8 +366,8 @@ def raise_bad_target(y_shape: Shape, theta_shape: Shape) -> NoReturn:
 def memory_message(size: int, budget: int) -> str:
     """Say why second derivatives are not to be had, and what to do."""
     return (
-        f"second derivatives of this loss need its {size / 2**20:.0f} MB of samples, "
-        f"which were not kept beyond memory_budget={budget} bytes. Pass a larger "
+        f"second derivatives of this maximum or loss need its {size:,} bytes of "
+        f"samples, which were not kept beyond memory_budget={budget:,}. Pass a larger "
         "memory_budget= to Perturbed, or fewer samples."
     )
 
@@ -458,3 +467,16 @@ def check_type(value: object, kind: type, name: str, advice: str) -> None:
         wanted = f"{kind.__module__.removesuffix('.layers')}.{kind.__name__}"
         msg = f"{name} must be a {wanted}; got {type(value).__name__}. {advice}"
         raise TypeError(msg)
+
+
+def distributions(
+    y: np.ndarray, out_shape: Shape
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Count the distinct solutions of each row of samples (B, M, k)."""
+    found = []
+    for samples in y:
+        solutions, counts = np.unique(samples, axis=0, return_counts=True)
+        order = np.argsort(-counts, kind="stable")
+        shaped = solutions[order].reshape(-1, *out_shape)
+        found.append((shaped, counts[order] / len(samples)))
+    return found

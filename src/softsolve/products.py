@@ -80,7 +80,7 @@ class Products:
         return self.push((columns, self.xp.zeros_like(columns[:, 0])))
 
     def hessian(self, g: Array) -> Array:
-        r"""Return the Hessian in :math:`\tau` of ⟨E f, g⟩, (B, d, d), for g (B, k, 1)."""
+        r"""Return the Hessian in :math:`\tau` of ⟨E f, g⟩ (B, d, d), g (B, k, 1)."""
         columns = identity_columns(self.z[:, 0, :])
         rows, _, count = columns.shape
         matrix, _ = estimators.hvp(

@@ -280,7 +280,8 @@ class Perturbed:
         batch, most frequent solutions first.
         """
         draws = self._draw_all(theta, context, temperature, rng)
-        return distributions(draws.y, draws.out_shape)
+        counted = layer.distributions(draws.y.astype(draws.rows.dtype), draws.out_shape)
+        return [Distribution(*pair) for pair in counted]
 
     def __repr__(self) -> str:
         return f"softsolve.numpy.Perturbed({self.settings.describe(self.temperature)})"
@@ -397,18 +398,3 @@ class Perturbed:
         self, rows: Rows, values: np.ndarray, shape: tuple[int, ...]
     ) -> np.ndarray:
         return values.reshape(rows.batch_shape + shape).astype(rows.dtype, copy=False)
-
-
-def distributions(y: np.ndarray, out_shape: tuple[int, ...]) -> list[Distribution]:
-    """Count the distinct solutions of each row of samples (B, M, k)."""
-    found = []
-    for samples in y:
-        solutions, counts = np.unique(samples, axis=0, return_counts=True)
-        order = np.argsort(-counts, kind="stable")
-        found.append(
-            Distribution(
-                solutions[order].reshape(-1, *out_shape),
-                counts[order] / len(samples),
-            )
-        )
-    return found

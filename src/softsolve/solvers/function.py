@@ -25,6 +25,7 @@ class FunctionSolver(Solver):
         workers: int | None,
         executor: Executor | None,
         event_ndim: int,
+        out_shape: tuple[int, ...] | None,
         native: bool,
     ) -> None:
         if not callable(function):
@@ -46,6 +47,7 @@ class FunctionSolver(Solver):
         self.workers = workers
         self.executor = executor
         self.event_ndim = event_ndim
+        self.out_shape = out_shape
         self.host = not native
         functools.update_wrapper(self, function)
 
@@ -103,6 +105,7 @@ def solver(
     workers: int | None = None,
     executor: Executor | None = None,
     event_ndim: int = 1,
+    out_shape: tuple[int, ...] | None = None,
     native: bool = False,
 ) -> FunctionSolver: ...
 
@@ -116,6 +119,7 @@ def solver(
     workers: int | None = None,
     executor: Executor | None = None,
     event_ndim: int = 1,
+    out_shape: tuple[int, ...] | None = None,
     native: bool = False,
 ) -> Callable[[Function], FunctionSolver]: ...
 
@@ -128,6 +132,7 @@ def solver(
     workers: int | None = None,
     executor: Executor | None = None,
     event_ndim: int = 1,
+    out_shape: tuple[int, ...] | None = None,
     native: bool = False,
 ) -> FunctionSolver | Callable[[Function], FunctionSolver]:
     r"""Make a solver of a function, as a call or as a decorator.
@@ -152,6 +157,9 @@ def solver(
         :mod:`concurrent.futures`): processes, a cluster.
     event_ndim
         Number of axes of one instance's scores.
+    out_shape
+        Shape of one instance's output, if it is not that of the scores: JAX and
+        torch.compile must know it beforehand.
     native
         Hand the framework's own arrays to the function instead of NumPy's (a batch of
         them): for functions written in torch or jax.numpy, to declare facts of them.
@@ -170,6 +178,7 @@ def solver(
         "workers": workers,
         "executor": executor,
         "event_ndim": event_ndim,
+        "out_shape": out_shape,
         "native": native,
     }
     if function is None:

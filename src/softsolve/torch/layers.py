@@ -349,7 +349,8 @@ class Perturbed(nn.Module):
         temperature: Temperature | None,
     ) -> tuple[Rows, Tensor, tuple[int, ...]]:
         rows = self.rows(theta.detach(), context, temperature)
-        call = self._call(rows, generator, keep=True)
+        settings = self.settings.with_form("solution")
+        call = Call(settings, rows.event_shape, generator, keep=True)
         with torch.no_grad(), full_precision(rows.theta):
             _, _, y, *_ = SampleSolutions.apply(call, *rows.fixed, *rows.context)
         return rows, y, call.out_shape
@@ -393,11 +394,7 @@ class Perturbed(nn.Module):
         surrogate = self._surrogate(rows, tau, z)
         if settings.form == "solution":
             return mean + surrogate.expectation(samples), call.out_shape
-        weights = samples.along(torch.ones_like(mean)[..., None])
-        derivatives = call.derivatives(rows.temperature, surrogate.noise)
-        in_tau, _ = derivatives.pull(weights * (1 + surrogate.weights))
-        scale = rows.temperature[:, None] * settings.num_samples
-        return in_tau[..., 0] / scale, call.out_shape
+        return surrogate.gradient(settings.noise, samples), call.out_shape
 
     def _compiled_maximum(
         self,
@@ -414,9 +411,7 @@ class Perturbed(nn.Module):
         values, gradients, moment = sampled_maxima(
             call, theta, temperature, target, rows.context, z
         )
-        baseline: Baseline = (
-            "leave_one_out" if self.settings.num_samples > 1 else "none"
-        )
+        baseline = best_baseline(self.settings.num_samples)
         higher = self._surrogate(rows, tau, z).maximum(
             Samples(values[..., None], baseline),
             call.derivatives(temperature, z),

@@ -1,0 +1,209 @@
+"""Drawing noise and solving in JAX, outside of differentiation."""
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from softsolve import estimators, layer
+from softsolve._arrays import inner
+from softsolve.array_route import first_bad_row, must_look_at_solutions, solve_draws
+from softsolve.jax.checks import require
+from softsolve.jax.random import draw
+from softsolve.layer import Settings
+from softsolve.perturbation import DensityDerivatives
+
+Array = Any
+
+
+@dataclass(frozen=True)
+class Call:
+    """What one call of a layer asks of its draws, besides arrays."""
+
+    settings: Settings
+    event_shape: tuple[int, ...]
+    difference: bool = False
+
+    def derivatives(self, temperature: Array, z: Array) -> DensityDerivatives:
+        """Return the derivatives of the density at the draws."""
+        return DensityDerivatives(
+            self.settings.noise, self.settings.perturbation, temperature, z
+        )
+
+    def solve(
+        self, x: Array, context: tuple[Array, ...]
+    ) -> tuple[Array, tuple[int, ...]]:
+        """Solve perturbed scores (B, M, d); return (B, M, k) and a solution's shape."""
+        return solve_draws(
+            self.settings, self._solve_rows, x, self.event_shape, context
+        )
+
+    def averaged(self, y: Array, x: Array) -> Array:
+        """Return what the form of the layer averages: solutions or their values."""
+        return self.values(y, x)[..., None] if self.settings.form == "maximum" else y
+
+    def values(self, y: Array, x: Array) -> Array:
+        """Return what solutions are worth (B, M)."""
+        return inner(y, estimators.scores_reached(x, clips=self.settings.clips))
+
+    def samples(
+        self,
+        theta: Array,
+        temperature: Array,
+        context: tuple[Array, ...],
+        key: Array,
+    ) -> tuple[Array, Array, tuple[int, ...]]:
+        """Return noise (B, M, d), samples (B, M, k) and the shape of a solution."""
+        shapes: list[tuple[int, ...]] = []
+
+        def one_chunk(key: Array, count: int) -> tuple[Array, Array]:
+            z, x = self._perturbed(theta, temperature, key, count)
+            y, out_shape = self.solve(x, context)
+            shapes.append(out_shape)
+            return z, self.averaged(y, x)
+
+        keys, count = self._chunks(theta, key)
+        if keys is None:
+            z, values = one_chunk(key, count)
+        else:
+            parts = jax.lax.map(functools.partial(one_chunk, count=count), keys)
+            z, values = (_join(part) for part in parts)
+        out_shape = shapes[-1]
+        return z, values, self.event_shape if self.form_is_maximum else out_shape
+
+    @property
+    def form_is_maximum(self) -> bool:
+        """Whether samples are values of the maximum."""
+        return self.settings.form == "maximum"
+
+    def at_point(self, theta: Array, context: tuple[Array, ...]) -> Array | None:
+        """Return a sample at the unperturbed scores (B, k), if the baseline is that."""
+        if self.settings.baseline != "point":
+            return None
+        point = theta[:, None, :]
+        y, _ = self.solve(point, context)
+        return self.averaged(y, point)[:, 0]
+
+    def maxima(
+        self,
+        theta: Array,
+        temperature: Array,
+        target: Array | None,
+        context: tuple[Array, ...],
+        key: Array,
+    ) -> tuple[tuple[Array, Array, Array], tuple[Array, Array] | None]:
+        """Return the maximum (B,), its gradient (B, d) and moment (B,), and draws.
+
+        All relative to a target (B, d), if there is one. The draws are noise and the
+        gradients of each sample (B, M, d), unless there are too many to keep.
+        """
+
+        def one_chunk(key: Array, count: int) -> tuple[Any, Any]:
+            z, x = self._perturbed(theta, temperature, key, count)
+            y, _ = self.solve(x, context)
+            difference = y if target is None else y - target[:, None, :]
+            values = self.values(difference, x)
+            if target is not None:
+                values = values + self._require_maxima(values, y, target, x)
+            gradients = estimators.maximum_gradients(
+                self.settings.perturbation, difference, x, clips=self.settings.clips
+            )
+            moment = estimators.moment(self.derivatives(temperature, z), gradients)
+            shown = difference if self.difference else gradients
+            means = (values.mean(axis=1), shown.mean(axis=1), moment)
+            return means, (z, shown)
+
+        keys, count = self._chunks(theta, key)
+        if keys is None:
+            return one_chunk(key, count)
+        chunk = functools.partial(one_chunk, count=count)
+        means = jax.lax.map(lambda key: chunk(key)[0], keys)
+        value, gradient, moment = (part.mean(axis=0) for part in means)
+        return (value, gradient, moment), None
+
+    def _chunks(self, theta: Array, key: Array) -> tuple[Array | None, int]:
+        settings = self.settings
+        rows, size = theta.shape
+        count = settings.chunk(rows, size, theta.dtype.itemsize)
+        while settings.num_samples % count:  # chunks of a loop are of one size
+            count -= 1
+        if count == settings.num_samples:
+            return None, count
+        return jax.random.split(key, settings.num_samples // count), count
+
+    def _perturbed(
+        self, theta: Array, temperature: Array, key: Array, count: int
+    ) -> tuple[Array, Array]:
+        rows, size = theta.shape
+        z = draw(self.settings.noise, key, (rows, count, size), theta.dtype)
+        return z, self.settings.perturbation.perturb(theta, temperature, z)
+
+    def _solve_rows(self, theta: Array, *context: Array) -> Array:
+        settings = self.settings
+        if settings.host:
+            return _solve_on_host(settings, self.event_shape, theta, context)
+        y = jax.lax.stop_gradient(settings.solver(theta, *context))
+        if must_look_at_solutions(settings) and y.ndim and len(y) == len(theta):
+            good = jnp.isfinite(y).reshape(len(theta), -1).all(axis=1)
+            name = settings.name
+            zero = require(good, lambda row: layer.raise_bad_solution(name, row))
+            y = y + zero.astype(y.dtype) if y.dtype != bool else y
+        return y
+
+    def _require_maxima(self, gaps: Array, y: Array, target: Array, x: Array) -> Array:
+        missed = gaps + layer.gap_tolerance(y, target, x)
+        good = (missed >= 0).all(axis=1)
+        name = self.settings.name
+        zero = require(
+            good,
+            lambda row, gap: layer.raise_missed_maximum(name, row, float(gap)),
+            gaps.min(axis=1),
+        )
+        return zero.astype(gaps.dtype)
+
+
+def _solve_on_host(
+    settings: Settings,
+    event_shape: tuple[int, ...],
+    theta: Array,
+    context: tuple[Array, ...],
+) -> Array:
+    out_shape = settings.out_shape(event_shape)
+
+    def on_host(theta: Array, *context: Array) -> np.ndarray:
+        theta = np.asarray(theta)
+        lead = theta.shape[: theta.ndim - len(event_shape)]
+        rows = math.prod(lead)
+        flat = (
+            np.asarray(array).reshape(rows, *np.shape(array)[len(lead) :])
+            for array in (theta, *context)
+        )
+        y = np.asarray(settings.solver(*flat))
+        settings.check_solutions(y.shape, rows, event_shape)
+        if y.shape[1:] != out_shape:
+            msg = (
+                f"{settings.name} returned solutions of shape {y.shape[1:]}, not "
+                f"{out_shape}. Tell JAX: softsolve.solver(function, "
+                f"out_shape={y.shape[1:]})."
+            )
+            raise ValueError(msg)
+        if must_look_at_solutions(settings):
+            row = first_bad_row(y)
+            if row is not None:
+                layer.raise_bad_solution(settings.name, row)
+        return y.astype(theta.dtype, copy=False).reshape(*lead, *out_shape)
+
+    shape = jax.ShapeDtypeStruct((len(theta), *out_shape), theta.dtype)
+    return jax.pure_callback(
+        on_host, shape, theta, *context, vmap_method="broadcast_all"
+    )
+
+
+def _join(parts: Array) -> Array:
+    """Join chunks (C, B, m, k) along the samples, (B, C·m, k)."""
+    chunks, rows, count, size = parts.shape
+    return jnp.moveaxis(parts, 0, 1).reshape(rows, chunks * count, size)
