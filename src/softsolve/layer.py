@@ -206,6 +206,15 @@ class Settings:
         if isinstance(self.solver, Solver):
             self.solver.check(event_shape, context)
 
+    def check_vector_output(self, out_shape: Shape, event_shape: Shape) -> None:
+        """Raise unless solutions have the shape of the scores."""
+        if out_shape != event_shape:
+            msg = (
+                f"BlackBox steps from scores along solutions, so those of {self.name} "
+                f"must have the shape of the scores, {event_shape}; got {out_shape}."
+            )
+            raise ValueError(msg)
+
     def check_solutions(self, y_shape: Shape, rows: int, event_shape: Shape) -> None:
         """Raise unless a solver returned one solution for each row."""
         got = tuple(y_shape)
@@ -480,3 +489,10 @@ def distributions(
         shaped = solutions[order].reshape(-1, *out_shape)
         found.append((shaped, counts[order] / len(samples)))
     return found
+
+
+def check_interpolation(length: float) -> None:
+    """Raise unless the step of the blackbox baseline is positive."""
+    if not (length > 0 and math.isfinite(length)):
+        msg = f"BlackBox(interpolation=...) must be positive and finite; got {length}."
+        raise ValueError(msg)

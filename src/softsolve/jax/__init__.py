@@ -8,7 +8,8 @@ except ImportError as error:  # pragma: no cover
     )
     raise ImportError(_msg) from error
 
+from softsolve.jax.blackbox import BlackBox
 from softsolve.jax.layers import Distribution, Perturbed
 from softsolve.jax.losses import FenchelYoungLoss
 
-__all__ = ["Distribution", "FenchelYoungLoss", "Perturbed"]
+__all__ = ["BlackBox", "Distribution", "FenchelYoungLoss", "Perturbed"]

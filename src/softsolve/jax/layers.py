@@ -40,14 +40,20 @@ class Rows:
     dtype: Any
 
     @property
+    def finite(self) -> Array:
+        """Zero, if all scores are finite."""
+        theta = jax.lax.stop_gradient(self.theta)
+        good = jnp.isfinite(theta).all(axis=1)
+        return require(good, layer.raise_not_finite, theta).astype(theta.dtype)
+
+    @property
     def fixed(self) -> tuple[Array, Array]:
         """Scores and temperatures, outside of differentiation, checked."""
         theta = jax.lax.stop_gradient(self.theta)
         temperature = jax.lax.stop_gradient(self.temperature)
-        finite = require(jnp.isfinite(theta).all(axis=1), layer.raise_not_finite, theta)
         good = (temperature > 0) & jnp.isfinite(temperature)
         positive = require(good, layer.raise_bad_temperature, temperature)
-        zero = (finite + positive).astype(theta.dtype)
+        zero = self.finite + positive.astype(theta.dtype)
         return theta + zero, temperature + zero
 
     def restore(self, values: Array, shape: tuple[int, ...]) -> Array:

@@ -9,7 +9,8 @@ except ImportError as error:  # pragma: no cover
     )
     raise ImportError(_msg) from error
 
-from softsolve.torch.layers import Perturbed
+from softsolve.torch.blackbox import BlackBox
+from softsolve.torch.layers import Distribution, Perturbed
 from softsolve.torch.losses import FenchelYoungLoss
 
-__all__ = ["FenchelYoungLoss", "Perturbed"]
+__all__ = ["BlackBox", "Distribution", "FenchelYoungLoss", "Perturbed"]

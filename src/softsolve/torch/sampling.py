@@ -145,7 +145,7 @@ def fold_rows(
     return unfolded, (0,) * len(unfolded)
 
 
-class _Constant(Function):
+class Constant(Function):
     """What the sampling functions share: their outputs have no derivatives."""
 
     @staticmethod
@@ -166,7 +166,7 @@ class _Constant(Function):
         return None
 
 
-class SampleSolutions(_Constant):
+class SampleSolutions(Constant):
     """Mean sample (B, k); noise, samples and baseline if they are kept."""
 
     @staticmethod
@@ -197,7 +197,7 @@ class SampleSolutions(_Constant):
         return fold_rows(SampleSolutions, info, in_dims, operands)
 
 
-class SampleMaxima(_Constant):
+class SampleMaxima(Constant):
     """The maximum (B,), its gradient (B, d) and moment (B,), relative to a target.
 
     With ``target`` None, of the perturbed maximum itself. Then, if they are kept, the
