@@ -7,6 +7,9 @@ from numpy.typing import ArrayLike
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 
+# Largest dense basis, in entries, that is built for a projection.
+LARGEST_BASIS = 1_000_000
+
 
 def check_graph(solver: str, num_vertices: int, edges: ArrayLike) -> Ints:
     """Return ``edges`` as int64 (E, 2), or raise unless they join such vertices."""
@@ -86,3 +89,52 @@ def reachable(num_vertices: int, tails: Ints, heads: Ints, start: int) -> Any:
                 reached[heads[arc]] = True
                 waiting.append(int(heads[arc]))
     return reached
+
+
+def edge_blocks(num_vertices: int, edges: Ints) -> Ints:
+    """Label edges by biconnected component, 0, 1, …; loops get -1.
+
+    Two edges have the same label if they lie on a common cycle; a bridge is alone.
+    """
+    ends = np.concatenate([edges[:, 0], edges[:, 1]])
+    others = np.concatenate([edges[:, 1], edges[:, 0]]).tolist()
+    first, order = group_by(ends, num_vertices)
+    labels = np.full(len(edges), -1, dtype=np.int64)
+    visits = [-1] * num_vertices  # when a vertex was first visited
+    lowest = [0] * num_vertices  # first visited vertex within reach of what follows it
+    clock = count = 0
+    for root in range(num_vertices):
+        if visits[root] >= 0:
+            continue
+        visits[root] = lowest[root] = clock
+        clock += 1
+        open_edges: list[int] = []
+        stack = [(root, -1, iter(order[first[root] : first[root + 1]].tolist()))]
+        while stack:
+            vertex, entry, arcs = stack[-1]
+            for arc in arcs:
+                edge, other = arc % len(edges), others[arc]
+                if edge == entry or other == vertex:
+                    continue
+                if visits[other] < 0:
+                    visits[other] = lowest[other] = clock
+                    clock += 1
+                    open_edges.append(edge)
+                    onward = order[first[other] : first[other + 1]].tolist()
+                    stack.append((other, edge, iter(onward)))
+                    break
+                if visits[other] < visits[vertex]:
+                    open_edges.append(edge)
+                    lowest[vertex] = min(lowest[vertex], visits[other])
+            else:
+                stack.pop()
+                if not stack:
+                    continue
+                before = stack[-1][0]
+                lowest[before] = min(lowest[before], lowest[vertex])
+                if lowest[vertex] >= visits[before]:
+                    start = open_edges.index(entry)
+                    labels[open_edges[start:]] = count
+                    del open_edges[start:]
+                    count += 1
+    return labels

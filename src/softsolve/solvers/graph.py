@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 
 from softsolve._arrays import constant
 from softsolve.solvers._graphs import (
+    LARGEST_BASIS,
     Ints,
     check_graph,
     check_scores,
@@ -29,9 +30,6 @@ from softsolve.solvers.graph_kernels import (
     acyclic_paths,
     shortest_path,
 )
-
-# Largest incidence matrix, in entries, whose null space is computed for projections.
-_LARGEST_INCIDENCE = 1_000_000
 
 
 def grid_graph(height: int, width: int) -> tuple[int, Ints]:
@@ -245,7 +243,7 @@ class GraphPath(KernelSolver):
             return None
         edges = np.flatnonzero(self._useful)
         vertices, ends = np.unique(self.edges[edges], return_inverse=True)
-        if len(edges) * len(vertices) > _LARGEST_INCIDENCE:
+        if len(edges) * len(vertices) > LARGEST_BASIS:
             return None
         incidence = np.zeros((len(edges), len(vertices)))
         tails, heads = ends.reshape(-1, 2).T
