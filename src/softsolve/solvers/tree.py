@@ -104,7 +104,7 @@ class SpanningForest(KernelSolver):
         pairs = np.sort(self.edges[joining], axis=1)
         simple = len(np.unique(pairs, axis=0)) == len(pairs)
         # Kruskal's algorithm sorts: as dear as several look-ups in the matrix an edge.
-        if simple and 16 * len(pairs) >= self.num_vertices**2:
+        if simple and 8 * len(pairs) >= self.num_vertices**2:
             self.kernel = prim
             numbers = np.full((self.num_vertices, self.num_vertices), -1)
             numbers[pairs[:, 0], pairs[:, 1]] = joining
