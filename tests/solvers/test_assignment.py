@@ -159,6 +159,15 @@ def test_warm_start_is_optimal(temperature, partial, dtype):
         )
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("levels", [1, 2, 5, 50])
+def test_long_runs_of_ties(levels, dtype):
+    theta = np.random.default_rng(9).integers(0, levels, (3, 120, 120)).astype(dtype)
+    y = Assignment()(theta)
+    assert Assignment().feasible(y).all()
+    np.testing.assert_array_equal(total(theta, y), best_totals(theta))
+
+
 def test_warm_start_with_ties_is_optimal():
     rng = np.random.default_rng(4)
     solver = Assignment()

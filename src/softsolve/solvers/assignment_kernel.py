@@ -38,6 +38,10 @@ _TOGETHER = 4
 _BIDS_PER_ROW = 2
 _CACHE_LINE = 64
 
+# Ties in a row after which a free column is looked for among the columns that tie. Bids
+# leave short runs of ties behind; whole numbers, long ones.
+_TIES = 32
+
 # Squared noise, in squared spreads of the scores, up to which prices are worth keeping.
 _NEAR = 0.25
 
@@ -106,20 +110,38 @@ def _bid(scores, price, owner, column, queue, blocks, wanted, level):  # type: i
 
 
 @numba.njit(error_model="numpy")
+def _free_among_nearest(distance, least, owner, nearest):  # type: ignore[no-untyped-def]
+    """Return the first free column at the distance ``least``, or else ``nearest``.
+
+    Where many columns tie, taking them in their order would visit nearly all of them.
+    """
+    for j in range(nearest + 1, len(distance)):
+        if distance[j] == least and owner[j] < 0:
+            return j
+    return nearest
+
+
+@numba.njit(error_model="numpy")
 def _augment(start, scores, price, open_price, distance, reached_at, via, owner, column, order, blocks):  # type: ignore[no-untyped-def]  # fmt: skip  # noqa: E501
     """Match the free row ``start`` along a shortest alternating path."""
     width = blocks * LANES
     for j in range(width):
         distance[j] = np.inf
         open_price[j] = price[j]
-    reached = 0
-    i, offset = start, price.dtype.type(0)
+    reached, tied = 0, 0
+    i, offset, before = start, price.dtype.type(0), price.dtype.type(-np.inf)
     while True:
         least, j = relax_row(
             scores, i * width, open_price, distance, via, np.int32(i), offset, blocks
         )
         if owner[j] < 0:
             break
+        tied = tied + 1 if least == before else 0
+        before = least
+        if tied >= _TIES:
+            j = _free_among_nearest(distance, least, owner, j)
+            if owner[j] < 0:
+                break
         order[reached] = j
         reached_at[reached] = least
         reached += 1
