@@ -81,18 +81,24 @@ def main():
         text = [
             "# Baselines of the Jacobian, by number of solves",
             "",
-            "Mean squared error of the vector-Jacobian product relative to no baseline "
-            "at the same number of solves (the baseline “point” spends one of them on "
-            "y*(θ)). Gaussian noise, standard normal scores and cotangents, medians "
-            f"over {INSTANCES} instances.",
+            (
+                "Mean squared error of the vector-Jacobian product relative to no baseline "
+                "at the same number of solves (the baseline “point” spends one of them on "
+                "y*(θ)). Gaussian noise, standard normal scores and cotangents, medians "
+                f"over {INSTANCES} instances."
+            ),
             "",
             *lines,
             "",
-            'Hence `baseline="auto"`: leave-one-out from two samples on, and none for '
-            "one sample, where the only alternative doubles the number of solves.",
+            (
+                'Hence `baseline="auto"`: leave-one-out from two samples on, and none for '
+                "one sample, where the only alternative doubles the number of solves."
+            ),
             "",
-            f"Made by `python benchmarks/baselines.py --seed {options.seed} "
-            f"--markdown docs/results/baselines.md` in {seconds:.0f} s.",
+            (
+                f"Made by `python benchmarks/baselines.py --seed {options.seed} "
+                f"--markdown docs/results/baselines.md` in {seconds:.0f} s."
+            ),
             "",
         ]
         options.markdown.write_text("\n".join(text))
