@@ -16,7 +16,7 @@ import numpy as np
 from numba import types
 
 from softsolve.compiled.kernel import Kernel
-from softsolve.compiled.lane_arithmetic import placed, where_marked
+from softsolve.compiled.lane_arithmetic import above, lowest_bit, placed, where_marked
 from softsolve.compiled.lanes import LANES, fill, join, load, store
 
 
@@ -103,33 +103,31 @@ def decode_bits(codes, table, y):
 
 def encode_int16(y, table, codes):
     """Keep whole numbers as int16."""
+    kept = codes.view(np.int16)
     for row in range(y.shape[0]):
-        kept = codes[row].view(np.int16)
         for entry in range(y.shape[1]):
-            kept[entry] = np.int16(y[row, entry])
+            kept[row, entry] = np.int16(y[row, entry])
     return 0
 
 
 def decode_int16(codes, table, y):
     """Undo :func:`encode_int16`."""
+    kept = codes.view(np.int16)
     for row in range(y.shape[0]):
-        kept = codes[row].view(np.int16)
         for entry in range(y.shape[1]):
-            y[row, entry] = kept[entry]
+            y[row, entry] = kept[row, entry]
     return 0
 
 
 def encode_reals(y, table, codes):
     """Keep numbers as they are."""
-    for row in range(y.shape[0]):
-        codes[row].view(y.dtype)[:] = y[row]
+    codes.view(y.dtype)[:] = y
     return 0
 
 
 def decode_reals(codes, table, y):
     """Undo :func:`encode_reals`."""
-    for row in range(y.shape[0]):
-        y[row] = codes[row].view(y.dtype)
+    y[:] = codes.view(y.dtype)
     return 0
 
 
@@ -137,6 +135,7 @@ def encode_bit_lanes(y, codes):
     """Do what :func:`encode_bits` does with solutions side by side."""
     flat = y.reshape(-1)
     words = np.empty(LANES, np.uint32)
+    kept = codes.view(np.uint32)
     size = y.shape[0]
     for first in range(0, size, 32):
         bits = fill(np.uint32(0))
@@ -145,18 +144,27 @@ def encode_bit_lanes(y, codes):
             bits = join(bits, placed(marks, fill(np.uint32(shift))))
         store(words, 0, bits)
         for lane in range(codes.shape[0]):
-            codes[lane].view(np.uint32)[first // 32] = words[lane]
+            kept[lane, first // 32] = words[lane]
     return 0
 
 
 def encode_positions(y, table, codes):
     """Keep where the ones are."""
+    kept = codes.view(np.int32)
+    size = y.shape[1]
+    whole = size - size % LANES
     for row in range(y.shape[0]):
-        kept = codes[row].view(np.int32)
+        solution = y[row]
         count = 0
-        for entry in range(y.shape[1]):
-            if y[row, entry] != 0:
-                kept[count] = entry
+        for start in range(0, whole, LANES):
+            mask = above(solution, start, y.dtype.type(0))
+            while mask:
+                kept[row, count] = start + lowest_bit(mask)
+                mask &= mask - 1
+                count += 1
+        for entry in range(whole, size):
+            if solution[entry] != 0:
+                kept[row, count] = entry
                 count += 1
     return 0
 
@@ -165,21 +173,23 @@ def encode_position_lanes(y, codes):
     """Keep where the only one is, of solutions side by side."""
     flat = y.reshape(-1)
     words = np.empty(LANES, np.uint32)
+    kept = codes.view(np.uint32)
     position = fill(np.uint32(0))
     for entry in range(y.shape[0]):
         marks = load(flat, entry * LANES)
         position = where_marked(marks, fill(np.uint32(entry)), position)
     store(words, 0, position)
     for lane in range(codes.shape[0]):
-        codes[lane].view(np.uint32)[0] = words[lane]
+        kept[lane, 0] = words[lane]
     return 0
 
 
 def decode_positions(codes, table, y):
     """Read the positions of the entries that are 1, all others being 0."""
+    kept = codes.view(np.int32)
+    y[:] = 0
     for row in range(y.shape[0]):
-        y[row] = 0
-        for position in codes[row].view(np.int32):
+        for position in kept[row]:
             y[row, position] = 1
     return 0
 

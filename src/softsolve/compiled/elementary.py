@@ -1,23 +1,19 @@
-"""Logarithm, sine and cosine of random words, in a form that vectorises.
+"""Logarithm, sine and cosine of random words, on vectors.
 
-Compilers do not vectorise calls of a mathematics library; polynomials they do. Every
+Compilers do not vectorise calls of a mathematics library; these are polynomials. Every
 step rounds in the same way wherever it is inlined, so that the same draw has the same
 bits in every pass. Errors are within two units in the last place.
 """
 
-# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 # ruff: noqa: ARG001 (what is compiled has its signature from Numba)
 
 import math
 from typing import Any
 
 from llvmlite import ir
-from numba import types
 from numba.core import cgutils
 
-from softsolve.compiled.native import intrinsic
-
-_FLOAT_OF: Any = {types.uint32: types.float32, types.uint64: types.float64}
+from softsolve.compiled.hashing import constant
 
 # Polynomials of Cephes (single precision) and FreeBSD's msun (double precision), the
 # highest power first.
@@ -45,37 +41,59 @@ _COSINE_DOUBLE = (
 )
 
 
-class _Emitter:
-    """Emits arithmetic on one kind of float."""
+class Emitter:
+    """Emits arithmetic on vectors of words and of floats of their size.
 
-    def __init__(self, builder: Any, single: bool) -> None:
+    Parameters
+    ----------
+    builder
+        LLVM's, at the place where code is to go.
+    word
+        The LLVM type of a vector of words, of 32 or 64 bits.
+    """
+
+    def __init__(self, builder: Any, word: Any) -> None:
         self.builder = builder
-        self.single = single
-        self.kind = ir.FloatType() if single else ir.DoubleType()
-        self.word = ir.IntType(32 if single else 64)
-        self.fused = builder.module.declare_intrinsic(
-            "llvm.fmuladd", [self.kind], ir.FunctionType(self.kind, [self.kind] * 3)
-        )
+        self.word = word
+        self.width = word.element.width
+        self.single = self.width == 32
+        element = ir.FloatType() if self.single else ir.DoubleType()
+        self.kind = ir.VectorType(element, word.count)
 
     def real(self, value: float) -> Any:
-        return ir.Constant(self.kind, value)
+        """Return a float constant."""
+        return constant(self.kind, value)
 
     def whole(self, value: int) -> Any:
-        return ir.Constant(self.word, value)
+        """Return a word constant."""
+        return constant(self.word, value)
+
+    def _call(self, name: str, arguments: list[Any]) -> Any:
+        function = cgutils.get_or_insert_function(
+            self.builder.module,
+            ir.FunctionType(self.kind, [self.kind] * len(arguments)),
+            f"llvm.{name}.v{self.word.count}f{self.width}",
+        )
+        return self.builder.call(function, arguments)
 
     def fmuladd(self, a: Any, b: Any, c: Any) -> Any:
         """Return a·b + c in one rounding where the CPU can."""
-        return self.builder.call(self.fused, [a, b, c])
+        return self._call("fmuladd", [a, b, c])
+
+    def square_root(self, x: Any) -> Any:
+        """Return the square root."""
+        return self._call("sqrt", [x])
 
     def polynomial(self, x: Any, coefficients: tuple[float, ...]) -> Any:
+        """Return a polynomial by Horner's scheme."""
         value = self.real(coefficients[0])
         for coefficient in coefficients[1:]:
             value = self.fmuladd(value, x, self.real(coefficient))
         return value
 
     def unit(self, word: Any) -> Any:
-        """Return (word + ½)·2⁻ᵇ, in the open unit interval but for rounding to 1."""
-        scale = 2.0**-self.word.width
+        """Return u = (word + ½)·2⁻ᵇ, below 1 but where rounding takes it there."""
+        scale = 2.0**-self.width
         x = self.builder.uitofp(word, self.kind)
         return self.fmuladd(x, self.real(scale), self.real(scale / 2))
 
@@ -109,6 +127,7 @@ class _Emitter:
         return self.fmuladd(e, high, builder.fsub(f, tail))
 
     def negative_log_unit(self, word: Any) -> Any:
+        """Return -log u of :meth:`unit`, relatively precise at both ends."""
         builder = self.builder
         exponent, mantissa = self.split(self.unit(word))
         # Near 1 the digits are in the distance from 1: take it from the word.
@@ -118,8 +137,15 @@ class _Emitter:
         f = builder.select(near_one, from_one, beyond)
         return builder.fneg(self.log(exponent, f))
 
+    def negative_log(self, x: Any) -> Any:
+        """Return -log x for normal positive numbers."""
+        exponent, mantissa = self.split(x)
+        f = self.builder.fsub(mantissa, self.real(1.0))
+        return self.builder.fneg(self.log(exponent, f))
+
     def turn(self, word: Any) -> tuple[Any, Any]:
-        builder, width = self.builder, self.word.width
+        """Return the cosine and the sine of ``word`` as a fraction of a turn."""
+        builder, width = self.builder, self.width
         eighth, shift = self.whole(1 << (width - 3)), self.whole(width - 2)
         quadrant = builder.lshr(builder.add(word, eighth), shift)
         remainder = builder.sub(word, builder.shl(quadrant, shift))
@@ -140,87 +166,13 @@ class _Emitter:
 
     def signed(self, x: Any, quadrant: Any) -> Any:
         """Return -x where the second bit of ``quadrant`` is set, else x."""
-        builder, width = self.builder, self.word.width
+        builder, width = self.builder, self.width
         sign = builder.and_(
             builder.shl(quadrant, self.whole(width - 2)), self.whole(1 << (width - 1))
         )
         bits = builder.xor(builder.bitcast(x, self.word), sign)
         return builder.bitcast(bits, self.kind)
 
-
-@intrinsic
-def negative_log_unit(typing_context: Any, word: Any) -> Any:
-    """Return -log u for u = (word + ½)·2⁻ᵇ, relatively precise at both ends."""
-
-    def lower(context, builder, signature, arguments):
-        emit = _Emitter(builder, word == types.uint32)
-        return emit.negative_log_unit(arguments[0])
-
-    return _FLOAT_OF[word](word), lower
-
-
-@intrinsic
-def negative_log(typing_context: Any, x: Any) -> Any:
-    """Return -log x for a normal positive number."""
-
-    def lower(context, builder, signature, arguments):
-        emit = _Emitter(builder, x == types.float32)
-        exponent, mantissa = emit.split(arguments[0])
-        f = builder.fsub(mantissa, emit.real(1.0))
-        return builder.fneg(emit.log(exponent, f))
-
-    return x(x), lower
-
-
-@intrinsic
-def cosine_and_sine(typing_context: Any, word: Any) -> Any:
-    """Return the cosine and the sine of ``word`` as a fraction of a turn."""
-
-    def lower(context, builder, signature, arguments):
-        emit = _Emitter(builder, word == types.uint32)
-        return cgutils.pack_array(builder, emit.turn(arguments[0]))
-
-    return types.UniTuple(_FLOAT_OF[word], 2)(word), lower
-
-
-@intrinsic
-def unit_interval(typing_context: Any, word: Any) -> Any:
-    """Return u = (word + ½)·2⁻ᵇ; at most 1, where rounding takes it there."""
-
-    def lower(context, builder, signature, arguments):
-        return _Emitter(builder, word == types.uint32).unit(arguments[0])
-
-    return _FLOAT_OF[word](word), lower
-
-
-@intrinsic
-def with_sign_of(typing_context: Any, x: Any, word: Any) -> Any:
-    """Return -x where the top bit of the word is set, else x."""
-
-    def lower(context, builder, signature, arguments):
-        emit = _Emitter(builder, x == types.float32)
-        moved = builder.lshr(arguments[1], emit.whole(emit.word.width - 2))
-        return emit.signed(arguments[0], moved)
-
-    return x(x, word), lower
-
-
-@intrinsic
-def without_top_bit(typing_context: Any, word: Any) -> Any:
-    """Return the word shifted by one bit to the left: all of it but the top bit."""
-
-    def lower(context, builder, signature, arguments):
-        kind = arguments[0].type
-        return builder.shl(arguments[0], ir.Constant(kind, 1))
-
-    return word(word), lower
-
-
-@intrinsic
-def one_minus(typing_context: Any, x: Any) -> Any:
-    """Return 1 - x in the precision of x."""
-
-    def lower(context, builder, signature, arguments):
-        return builder.fsub(ir.Constant(arguments[0].type, 1.0), arguments[0])
-
-    return x(x), lower
+    def with_sign_of(self, x: Any, word: Any) -> Any:
+        """Return -x where the top bit of the word is set, else x."""
+        return self.signed(x, self.builder.lshr(word, self.whole(self.width - 2)))

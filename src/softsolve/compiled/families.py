@@ -13,10 +13,10 @@ import numpy as np
 from softsolve.compiled.kernel import OK, block_kernel, kernel
 from softsolve.compiled.lane_arithmetic import (
     above,
-    count_at_most,
-    count_less,
+    compare,
     equal,
     lowest_bit,
+    mark_above,
 )
 from softsolve.compiled.lanes import LANES, fill, load, maximum, store, where_less
 
@@ -84,17 +84,20 @@ def kth_largest(theta, k):
 @kernel
 def k_largest(theta, ints, reals, context, state, y):
     """Mark the k = ints[0] largest scores, the first of equals."""
-    k = ints[0]
+    k, size = ints[0], theta.size
     if k == 0:
         y[:] = 0
         return OK
     bound = kth_largest(theta, k)
+    whole = size - size % LANES
     count = 0
-    for j in range(theta.size):
+    for start in range(0, whole, LANES):
+        count += mark_above(theta, y, start, bound)
+    for j in range(whole, size):
         mark = theta[j] > bound
         y[j] = mark
         count += mark
-    for j in range(theta.size):
+    for j in range(size):
         if count == k:
             break
         if theta[j] == bound:
@@ -170,48 +173,46 @@ def ranking(theta, ints, reals, context, state, y):
 
 @block_kernel(LANES)
 def ranking_lanes(theta, ints, reals, context, y, status):
-    """Count for each score how many of its lane are smaller: at most 255 fit."""
+    """Count for each score how many of its lane are smaller: at most 255 fit.
+
+    Of a pair i < j, either j counts for i (when not larger) or i for j. So a score
+    starts with rank i, the number of those before it, gains one for each later score
+    that is not larger and loses one for each earlier one that is not smaller.
+    """
     size = theta.shape[0]
-    scores, ranks = theta.reshape(-1), y.reshape(-1)
-    none = fill(np.int32(0))
-    for i in range(0, size - size % 4, 4):
+    scores, marks = theta.reshape(-1), y.reshape(-1)
+    ranks = np.empty(size * LANES, np.int32)
+    for i in range(size):
+        store(ranks, i * LANES, fill(np.int32(i)))
+    tiled = size - size % 4
+    for i in range(0, tiled, 4):
         at = i * LANES
         a, b = load(scores, at), load(scores, at + LANES)
         c, d = load(scores, at + 2 * LANES), load(scores, at + 3 * LANES)
-        a_rank, b_rank, c_rank, d_rank = none, none, none, none
-        for j in range(i):
-            score = load(scores, j * LANES)
-            a_rank = count_less(a_rank, score, a)
-            b_rank = count_less(b_rank, score, b)
-            c_rank = count_less(c_rank, score, c)
-            d_rank = count_less(d_rank, score, d)
-        a_rank = count_at_most(a_rank, b, a)
-        a_rank = count_at_most(a_rank, c, a)
-        a_rank = count_at_most(a_rank, d, a)
-        b_rank = count_less(b_rank, a, b)
-        b_rank = count_at_most(b_rank, c, b)
-        b_rank = count_at_most(b_rank, d, b)
-        c_rank = count_less(c_rank, a, c)
-        c_rank = count_less(c_rank, b, c)
-        c_rank = count_at_most(c_rank, d, c)
-        d_rank = count_less(d_rank, a, d)
-        d_rank = count_less(d_rank, b, d)
-        d_rank = count_less(d_rank, c, d)
+        a_rank, b_rank = load(ranks, at), load(ranks, at + LANES)
+        c_rank, d_rank = load(ranks, at + 2 * LANES), load(ranks, at + 3 * LANES)
+        a_rank, b_rank = compare(a, b, a_rank, b_rank)
+        a_rank, c_rank = compare(a, c, a_rank, c_rank)
+        a_rank, d_rank = compare(a, d, a_rank, d_rank)
+        b_rank, c_rank = compare(b, c, b_rank, c_rank)
+        b_rank, d_rank = compare(b, d, b_rank, d_rank)
+        c_rank, d_rank = compare(c, d, c_rank, d_rank)
         for j in range(i + 4, size):
-            score = load(scores, j * LANES)
-            a_rank = count_at_most(a_rank, score, a)
-            b_rank = count_at_most(b_rank, score, b)
-            c_rank = count_at_most(c_rank, score, c)
-            d_rank = count_at_most(d_rank, score, d)
-        store(ranks, at, a_rank)
-        store(ranks, at + LANES, b_rank)
-        store(ranks, at + 2 * LANES, c_rank)
-        store(ranks, at + 3 * LANES, d_rank)
-    for i in range(size - size % 4, size):
-        own, rank = load(scores, i * LANES), none
-        for j in range(i):
-            rank = count_less(rank, load(scores, j * LANES), own)
+            score, rank = load(scores, j * LANES), load(ranks, j * LANES)
+            a_rank, rank = compare(a, score, a_rank, rank)
+            b_rank, rank = compare(b, score, b_rank, rank)
+            c_rank, rank = compare(c, score, c_rank, rank)
+            d_rank, rank = compare(d, score, d_rank, rank)
+            store(ranks, j * LANES, rank)
+        store(marks, at, a_rank)
+        store(marks, at + LANES, b_rank)
+        store(marks, at + 2 * LANES, c_rank)
+        store(marks, at + 3 * LANES, d_rank)
+    for i in range(tiled, size):
+        own, own_rank = load(scores, i * LANES), load(ranks, i * LANES)
         for j in range(i + 1, size):
-            rank = count_at_most(rank, load(scores, j * LANES), own)
-        store(ranks, i * LANES, rank)
+            score, rank = load(scores, j * LANES), load(ranks, j * LANES)
+            own_rank, rank = compare(own, score, own_rank, rank)
+            store(ranks, j * LANES, rank)
+        store(marks, i * LANES, own_rank)
     status[:] = OK

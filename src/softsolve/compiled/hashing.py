@@ -28,12 +28,45 @@ SPLIT_MIX_64: Rounds = (
 GOLDEN_64 = 0x9E3779B97F4A7C15
 
 
-def _mix(builder: Any, word: Any, rounds: Rounds) -> Any:
+def constant(kind: Any, value: float) -> Any:
+    """Return an LLVM constant of a scalar type, or of a vector type in each lane."""
+    if isinstance(kind, ir.VectorType):
+        return ir.Constant(kind, [value] * kind.count)
+    return ir.Constant(kind, value)
+
+
+def emit_mix(builder: Any, word: Any, rounds: Rounds) -> Any:
+    """Emit the rounds of a finaliser on a word or a vector of words."""
     for shift, multiplier in rounds:
-        word = builder.xor(word, builder.lshr(word, ir.Constant(word.type, shift)))
+        word = builder.xor(word, builder.lshr(word, constant(word.type, shift)))
         if multiplier is not None:
-            word = builder.mul(word, ir.Constant(word.type, multiplier))
+            word = builder.mul(word, constant(word.type, multiplier))
     return word
+
+
+def emit_pair(builder: Any, first: Any, second: Any, index: Any) -> tuple[Any, Any]:
+    """Emit the two random words at ``index`` of the streams (first, second).
+
+    All are vectors of words. 32 bits: three finalisers, one of them shared by the
+    pair. It scatters the index by the first key word; the other two scatter the result
+    by the second key word in two different ways. So streams that agree in one key word
+    only, or whose ranges of indices overlap, have no more in common than others.
+    64 bits: SplitMix64 started at the first key word; the second is not needed.
+    """
+    kind = first.type
+    if kind.element.width == 32:
+        scattered = emit_mix(builder, builder.add(index, first), LOW_BIAS_32)
+        return (
+            emit_mix(builder, builder.xor(scattered, second), LOW_BIAS_32),
+            emit_mix(builder, builder.add(scattered, second), MURMUR_32),
+        )
+    step = constant(kind, 2 * GOLDEN_64 % 2**64)
+    weyl = builder.add(first, builder.mul(index, step))
+    after = builder.add(weyl, constant(kind, GOLDEN_64))
+    return (
+        emit_mix(builder, weyl, SPLIT_MIX_64),
+        emit_mix(builder, after, SPLIT_MIX_64),
+    )
 
 
 @intrinsic
@@ -41,7 +74,7 @@ def mix64(typing_context: Any, word: Any) -> Any:
     """Return SplitMix64's finaliser of a uint64."""
 
     def lower(context, builder, signature, arguments):
-        return _mix(builder, arguments[0], SPLIT_MIX_64)
+        return emit_mix(builder, arguments[0], SPLIT_MIX_64)
 
     return types.uint64(types.uint64), lower
 
@@ -58,57 +91,3 @@ def half_words(typing_context: Any, word: Any) -> Any:
         return cgutils.pack_array(builder, halves)
 
     return types.UniTuple(types.uint32, 2)(types.uint64), lower
-
-
-@intrinsic
-def exclusive_or(typing_context: Any, a: Any, b: Any) -> Any:
-    """Return a ^ b for words of one size."""
-
-    def lower(context, builder, signature, arguments):
-        return builder.xor(*arguments)
-
-    return a(a, a), lower
-
-
-@intrinsic
-def inverted(typing_context: Any, word: Any) -> Any:
-    """Return ~word."""
-
-    def lower(context, builder, signature, arguments):
-        return builder.not_(arguments[0])
-
-    return word(word), lower
-
-
-@intrinsic
-def pair_of_words(typing_context: Any, first: Any, second: Any, index: Any) -> Any:
-    """Return the two random words at ``index`` of the stream (first, second).
-
-    32 bits: three finalisers, one of them shared by the pair. It scatters the index
-    by the first key word; the other two scatter the result by the second key word in
-    two different ways. So streams that agree in one key word only, or whose ranges of
-    indices overlap, have no more in common than others. 64 bits: SplitMix64 started
-    at the first key word; the second is not needed.
-    """
-
-    def lower_32(context, builder, signature, arguments):
-        first, second, index = arguments
-        counter = builder.trunc(index, ir.IntType(32))
-        scattered = _mix(builder, builder.add(counter, first), LOW_BIAS_32)
-        words = [
-            _mix(builder, builder.xor(scattered, second), LOW_BIAS_32),
-            _mix(builder, builder.add(scattered, second), MURMUR_32),
-        ]
-        return cgutils.pack_array(builder, words)
-
-    def lower_64(context, builder, signature, arguments):
-        first, _, index = arguments
-        kind = first.type
-        step = ir.Constant(kind, 2 * GOLDEN_64 % 2**64)
-        weyl = builder.add(first, builder.mul(index, step))
-        after = builder.add(weyl, ir.Constant(kind, GOLDEN_64))
-        words = [_mix(builder, weyl, SPLIT_MIX_64), _mix(builder, after, SPLIT_MIX_64)]
-        return cgutils.pack_array(builder, words)
-
-    lower = lower_32 if first == types.uint32 else lower_64
-    return types.UniTuple(first, 2)(first, first, types.int64), lower

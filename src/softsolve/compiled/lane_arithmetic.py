@@ -66,25 +66,17 @@ def numbers(typing_context: Any, integers: Any, like: Any) -> Any:
     return Lanes(like)(integers, like), lower
 
 
-def _count(operator, count, left, right):
+@intrinsic
+def compare(typing_context: Any, a: Any, b: Any, a_rank: Any, b_rank: Any) -> Any:
+    """Return the ranks, int32 lanes, a's plus 1 and b's minus 1 where b ≤ a."""
+
     def lower(context, builder, signature, values):
-        count, left, right = values
-        holds = builder.fcmp_ordered(operator, left, right)
-        return builder.sub(count, builder.sext(holds, count.type))
+        a, b, a_rank, b_rank = values
+        holds = builder.sext(builder.fcmp_ordered("<=", b, a), a_rank.type)
+        ranks = [builder.sub(a_rank, holds), builder.add(b_rank, holds)]
+        return context.make_tuple(builder, signature.return_type, ranks)
 
-    return count(count, left, right), lower
-
-
-@intrinsic
-def count_less(typing_context: Any, count: Any, left: Any, right: Any) -> Any:
-    """Return ``count``, int32 lanes, plus 1 in the lanes where left < right."""
-    return _count("<", count, left, right)
-
-
-@intrinsic
-def count_at_most(typing_context: Any, count: Any, left: Any, right: Any) -> Any:
-    """Return ``count``, int32 lanes, plus 1 in the lanes where left ≤ right."""
-    return _count("<=", count, left, right)
+    return types.Tuple([a_rank, b_rank])(a, b, a_rank, b_rank), lower
 
 
 @intrinsic
@@ -122,28 +114,51 @@ def placed(typing_context: Any, marks: Any, shift: Any) -> Any:
     return Lanes(types.uint32)(marks, shift), lower
 
 
+def _exceeding(context, builder, kind, values):
+    """Emit which of ``array[start : start + LANES]`` exceed the bound."""
+    array, start, bound = values
+    data = context.make_array(kind)(context, builder, array).data
+    vector = ir.VectorType(data.type.pointee, LANES)
+    address = builder.bitcast(builder.gep(data, [start]), vector.as_pointer())
+    scores = builder.load(address, align=kind.dtype.bitwidth // 8)
+    undefined = ir.Constant(vector, ir.Undefined)
+    first = builder.insert_element(undefined, bound, ir.IntType(32)(0))
+    zeros = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
+    bounds = builder.shuffle_vector(first, undefined, zeros)
+    return builder.fcmp_ordered(">", scores, bounds)
+
+
 @intrinsic
 def above(typing_context: Any, array: Any, start: Any, bound: Any) -> Any:
     """Return a mask of which of ``array[start : start + LANES]`` exceed the bound."""
 
     def lower(context, builder, signature, values):
-        array, start, bound = values
-        data = context.make_array(signature.args[0])(context, builder, array).data
-        vector = ir.VectorType(data.type.pointee, LANES)
-        address = builder.bitcast(builder.gep(data, [start]), vector.as_pointer())
-        width = signature.args[0].dtype.bitwidth // 8
-        scores = builder.load(address, align=width)
-        first = builder.insert_element(
-            ir.Constant(vector, ir.Undefined), bound, ir.IntType(32)(0)
-        )
-        zeros = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
-        bounds = builder.shuffle_vector(first, first, zeros)
-        bits = builder.bitcast(
-            builder.fcmp_ordered(">", scores, bounds), ir.IntType(LANES)
-        )
+        holds = _exceeding(context, builder, signature.args[0], values)
+        bits = builder.bitcast(holds, ir.IntType(LANES))
         return builder.zext(bits, ir.IntType(64))
 
     return types.int64(array, types.intp, array.dtype), lower
+
+
+@intrinsic
+def mark_above(
+    typing_context: Any, array: Any, marks: Any, start: Any, bound: Any
+) -> Any:
+    """Set ``marks`` to 1 where the same exceed the bound, else 0; return how many."""
+
+    def lower(context, builder, signature, values):
+        array, marks, start, bound = values
+        kind = signature.args[1]
+        holds = _exceeding(context, builder, signature.args[0], (array, start, bound))
+        data = context.make_array(kind)(context, builder, marks).data
+        vector = ir.VectorType(data.type.pointee, LANES)
+        address = builder.bitcast(builder.gep(data, [start]), vector.as_pointer())
+        ones = builder.uitofp(holds, vector)
+        builder.store(ones, address, align=kind.dtype.bitwidth // 8)
+        bits = builder.bitcast(holds, ir.IntType(LANES))
+        return builder.zext(builder.ctpop(bits), ir.IntType(64))
+
+    return types.int64(array, marks, types.intp, array.dtype), lower
 
 
 @intrinsic
@@ -157,22 +172,99 @@ def lowest_bit(typing_context: Any, mask: Any) -> Any:
 
 
 @intrinsic
+def least(typing_context: Any, lanes: Any) -> Any:
+    """Return the smallest number of the lanes."""
+
+    def smaller(builder, low, high):
+        return builder.select(builder.fcmp_ordered("<", low, high), low, high)
+
+    return _folded(lanes, smaller)
+
+
+@intrinsic
 def total(typing_context: Any, lanes: Any) -> Any:
     """Return the sum over the lanes, in a fixed order."""
+    return _folded(lanes, lambda builder, low, high: builder.fadd(low, high))
 
+
+def _folded(lanes, join):
     def lower(context, builder, signature, values):
         (vector,) = values
         width = LANES
         while width > 1:
             width //= 2
             index = ir.VectorType(ir.IntType(32), width)
-            low = builder.shuffle_vector(
-                vector, vector, ir.Constant(index, list(range(width)))
+            low, high = (
+                builder.shuffle_vector(
+                    vector,
+                    vector,
+                    ir.Constant(index, list(range(start, start + width))),
+                )
+                for start in (0, width)
             )
-            high = builder.shuffle_vector(
-                vector, vector, ir.Constant(index, list(range(width, 2 * width)))
-            )
-            vector = builder.fadd(low, high)
+            vector = join(builder, low, high)
         return builder.extract_element(vector, ir.IntType(32)(0))
 
     return lanes.dtype(lanes), lower
+
+
+@intrinsic
+def offsets(typing_context: Any, like: Any) -> Any:
+    """Return the lanes 0, 1, 2, … as words of the kind of ``like``."""
+
+    def lower(context, builder, signature, values):
+        kind = values[0].type
+        return ir.Constant(kind, list(range(LANES)))
+
+    return like(like), lower
+
+
+@intrinsic
+def advance(typing_context: Any, words: Any, step: Any) -> Any:
+    """Return the words plus a whole number."""
+
+    def lower(context, builder, signature, values):
+        words, step = values
+        if words.type.element.width == 32:
+            step = builder.trunc(step, ir.IntType(32))
+        unset = ir.Constant(words.type, ir.Undefined)
+        first = builder.insert_element(unset, step, ir.IntType(32)(0))
+        zeros = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
+        return builder.add(words, builder.shuffle_vector(first, unset, zeros))
+
+    return words(words, types.int64), lower
+
+
+@intrinsic
+def store_first(
+    typing_context: Any, array: Any, start: Any, lanes: Any, count: Any
+) -> Any:
+    """Set ``array[start : start + count]`` to the first lanes."""
+
+    def lower(context, builder, signature, values):
+        array, start, lanes, count = values
+        kind = signature.args[0]
+        data = context.make_array(kind)(context, builder, array).data
+        address = builder.bitcast(builder.gep(data, [start]), lanes.type.as_pointer())
+        index = ir.VectorType(ir.IntType(32), LANES)
+        unset = ir.Constant(index, ir.Undefined)
+        short = builder.trunc(count, ir.IntType(32))
+        first = builder.insert_element(unset, short, ir.IntType(32)(0))
+        zeros = ir.Constant(index, [0] * LANES)
+        bound = builder.shuffle_vector(first, unset, zeros)
+        order = ir.Constant(index, list(range(LANES)))
+        mask = builder.icmp_signed("<", order, bound)
+        width = kind.dtype.bitwidth
+        name = f"llvm.masked.store.v{LANES}f{width}.p0"
+        function = cgutils.get_or_insert_function(
+            builder.module,
+            ir.FunctionType(
+                ir.VoidType(), [lanes.type, address.type, ir.IntType(32), mask.type]
+            ),
+            name,
+        )
+        align = ir.IntType(32)(width // 8)
+        builder.call(function, [lanes, address, align, mask])
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, lanes, types.int64), lower

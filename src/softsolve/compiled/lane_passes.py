@@ -13,12 +13,13 @@ import numpy as np
 from softsolve.compiled.kernel import OK
 from softsolve.compiled.lane_arithmetic import (
     fmuladd,
+    least,
     numbers,
     scaled,
     subtract,
     total,
 )
-from softsolve.compiled.lanes import LANES, fill, load, store
+from softsolve.compiled.lanes import LANES, fill, load, store, where_less
 from softsolve.compiled.native import call_address, call_void
 from softsolve.compiled.passes import (
     GAP_MOMENT,
@@ -27,7 +28,6 @@ from softsolve.compiled.passes import (
     MOMENT,
     Pass,
     _inlined,
-    add_to,
 )
 from softsolve.compiled.random import row_key
 
@@ -58,7 +58,7 @@ def forward_lanes(
     codes,
     target,
     table,
-    affine,
+    even,
     totals,
     scalars,
     status,
@@ -76,6 +76,7 @@ def forward_lanes(
     codes_of = np.empty(LANES, np.int64)
     row_of = np.empty(LANES, np.int64)
     sample_of = np.empty(LANES, np.int64)
+    scratch = np.empty(3 * LANES, z.dtype)
     key_of = np.empty(LANES, np.uint64)
     contexts = np.empty((LANES, context.shape[1]))
     buffer = np.empty(LANES, theta.dtype)
@@ -83,11 +84,12 @@ def forward_lanes(
     gaps = np.empty(LANES, theta.dtype)
     gap_moments = np.empty(LANES, theta.dtype)
     live = np.empty(LANES, theta.dtype)
-    partial = np.zeros((1, size))
-    sums = np.zeros(3)
+    sums = np.zeros(size * LANES, theta.dtype)
+    group_sums = np.zeros(4)
+    group_sums[LOWEST] = np.inf
     keep, targeted = codes.shape[0] > 0, target.shape[0] > 0
     together = num_samples >= LANES
-    zero = theta.dtype.type(0)
+    zero, infinity = theta.dtype.type(0), theta.dtype.type(np.inf)
     offset = theta.dtype.type(table[0])
     slope = theta.dtype.type(table[1] - table[0])
     item, sample, ending = start, 0, 0
@@ -97,28 +99,39 @@ def forward_lanes(
     previous = -1
     while item < stop:
         # Choose the lanes: the next samples of this group, or of the next rows.
-        count = 0
-        while count < LANES and item < stop:
-            row_of[count], sample_of[count] = item // groups, sample
-            count += 1
-            sample += 1
-            if together:
-                if sample == ending:
-                    break
-            elif sample == num_samples:
-                item, sample = item + 1, 0
+        if together:
+            row, count = item // groups, min(LANES, ending - sample)
+            for lane in range(LANES):
+                sample_of[lane] = sample + lane
+            sample += count
+            if row != previous:
+                key_of[:] = row_key(keys[row, 0], keys[row, 1])
+                row_of[:] = row
+                for lane in range(LANES):
+                    contexts[lane] = context[row]
+                previous = row
+        else:
+            count = 0
+            for lane in range(LANES):
+                row_of[lane], sample_of[lane] = item, sample
+                if item < stop:
+                    count += 1
+                    sample += 1
+                    if sample == num_samples:
+                        item, sample = item + 1, 0
+                else:
+                    row_of[lane] = stop - 1
+                row = row_of[lane]
+                key_of[lane] = row_key(keys[row, 0], keys[row, 1])
+                contexts[lane] = context[row]
+            row = row_of[0]
         for lane in range(LANES):
             live[lane] = 1 if lane < count else 0
-            if lane >= count:
-                row_of[lane], sample_of[lane] = row_of[count - 1], sample_of[count - 1]
-            row = row_of[lane]
-            key_of[lane] = row_key(keys[row, 0], keys[row, 1])
-            if row != previous or not together:
-                contexts[lane] = context[row]
-        row = row_of[0]
-        previous = row if together else -1
-        call_address(fill_noise, (key_of, sample_of, antithetic, z, s))
-        amplitude = gather(temperature, row_of, buffer)
+        call_address(fill_noise, (key_of, sample_of, antithetic, scratch, z, s))
+        if together:
+            amplitude = fill(temperature[row])
+        else:
+            amplitude = gather(temperature, row_of, buffer)
         for j in range(size):
             at = j * LANES
             if together:
@@ -131,7 +144,7 @@ def forward_lanes(
         moment, gap, gap_moment = fill(zero), fill(zero), fill(zero)
         for j in range(size):
             at = j * LANES
-            if affine:
+            if even:
                 value = fmuladd(numbers(load(ys, at), zero), fill(slope), fill(offset))
             else:
                 for lane in range(LANES):
@@ -140,7 +153,7 @@ def forward_lanes(
             noise = load(zs, at)
             moment = fmuladd(value, noise, moment)
             if together:
-                partial[0, j] += total(fmuladd(value, alive, fill(zero)))
+                store(sums, at, fmuladd(value, alive, load(sums, at)))
             else:
                 store(buffer, 0, value)
                 for lane in range(count):
@@ -153,39 +166,48 @@ def forward_lanes(
                 distance = subtract(value, goal)
                 gap = fmuladd(distance, load(xs, at), gap)
                 gap_moment = fmuladd(distance, noise, gap_moment)
+        failed = 0
+        for lane in range(LANES):
+            failed |= codes_of[lane]
+        if failed:
+            for lane in range(count):
+                slot = item if split else row_of[lane]
+                if codes_of[lane] != OK and status[slot] == OK:
+                    status[slot] = codes_of[lane]
+        if keep:
+            first = row * num_samples + sample_of[0]
+            call_address(encode, (y, codes[first : first + count]))
+        if together:
+            group_sums[MOMENT] += total(fmuladd(moment, alive, fill(zero)))
+            if targeted:
+                group_sums[LOSS] += total(fmuladd(gap, alive, fill(zero)))
+                group_sums[GAP_MOMENT] += total(fmuladd(gap_moment, alive, fill(zero)))
+                lowest = least(where_less(fill(zero), alive, gap, fill(infinity)))
+                group_sums[LOWEST] = min(group_sums[LOWEST], lowest)
+            if sample == ending:
+                slot = item if split else row
+                for j in range(size):
+                    totals[slot, j] += total(load(sums, j * LANES))
+                for column in (MOMENT, LOSS, GAP_MOMENT):
+                    scalars[slot, column] += group_sums[column]
+                    group_sums[column] = 0
+                scalars[slot, LOWEST] = min(scalars[slot, LOWEST], group_sums[LOWEST])
+                group_sums[LOWEST] = np.inf
+                sums[:] = 0
+                item += 1
+                sample = (item % groups) * group
+                ending = min(sample + group, num_samples)
+            continue
         store(moments, 0, moment)
         store(gaps, 0, gap)
         store(gap_moments, 0, gap_moment)
         for lane in range(count):
             slot = row_of[lane]
-            if split:
-                slot = item
-            if codes_of[lane] != OK and status[slot] == OK:
-                status[slot] = codes_of[lane]
+            scalars[slot, MOMENT] += moments[lane]
+            scalars[slot, LOSS] += gaps[lane]
+            scalars[slot, GAP_MOMENT] += gap_moments[lane]
             if targeted:
                 scalars[slot, LOWEST] = min(scalars[slot, LOWEST], gaps[lane])
-            if together:
-                sums[0] += moments[lane]
-                sums[1] += gaps[lane]
-                sums[2] += gap_moments[lane]
-            else:
-                scalars[slot, MOMENT] += moments[lane]
-                scalars[slot, LOSS] += gaps[lane]
-                scalars[slot, GAP_MOMENT] += gap_moments[lane]
-        if keep:
-            first = row * num_samples + sample_of[0]
-            call_address(encode, (y, codes[first : first + count]))
-        if together and sample == ending:
-            slot = item if split else row
-            add_to(totals[slot : slot + 1], partial)
-            scalars[slot, MOMENT] += sums[0]
-            scalars[slot, LOSS] += sums[1]
-            scalars[slot, GAP_MOMENT] += sums[2]
-            partial[:] = 0
-            sums[:] = 0
-            item += 1
-            sample = (item % groups) * group
-            ending = min(sample + group, num_samples)
     return 0
 
 
@@ -221,12 +243,13 @@ def vjp_position_lanes(
     s = np.empty_like(z) if scored else z
     zs, ss = z.reshape(-1), s.reshape(-1)
     sample_of = np.empty(LANES, np.int64)
+    scratch = np.empty(3 * LANES, z.dtype)
     key_of = np.empty(LANES, np.uint64)
     weights = np.zeros((cotangents, LANES), g.dtype)
     flat = weights.reshape(-1)
     middle = np.zeros(cotangents)
-    partial = np.empty((cotangents, size))
-    partial_sides = np.empty((1, cotangents))
+    sums = np.empty(cotangents * size * LANES, g.dtype)
+    side_sums = np.empty(cotangents * LANES, g.dtype)
     zero = g.dtype.type(0)
     for item in range(start, stop):
         row = item // groups
@@ -237,15 +260,15 @@ def vjp_position_lanes(
             for k in range(cotangents):
                 for j in range(size):
                     middle[k] += center[row, j] * g[row, k, j]
-        partial[:] = 0
-        partial_sides[:] = 0
+        sums[:] = 0
+        side_sums[:] = 0
         first = (item - row * groups) * group
         last = min(first + group, num_samples)
         for begin in range(first, last, LANES):
             count = min(LANES, last - begin)
             for lane in range(LANES):
                 sample_of[lane] = begin + lane
-            call_address(fill_noise, (key_of, sample_of, antithetic, z, s))
+            call_address(fill_noise, (key_of, sample_of, antithetic, scratch, z, s))
             weights[:] = 0
             kept = codes[row, begin : begin + count].view(np.int32)
             for k in range(cotangents):
@@ -261,15 +284,17 @@ def vjp_position_lanes(
                 radial = fmuladd(load(zs, j * LANES), load(ss, j * LANES), radial)
             radial = subtract(radial, fill(g.dtype.type(size)))
             for k in range(cotangents):
-                weight = load(flat, k * LANES)
-                partial_sides[0, k] += scale * total(
-                    fmuladd(weight, radial, fill(zero))
-                )
+                weight, at = load(flat, k * LANES), k * LANES
+                store(side_sums, at, fmuladd(weight, radial, load(side_sums, at)))
                 for j in range(size):
+                    at = (k * size + j) * LANES
                     score = load(ss, j * LANES)
-                    partial[k, j] += scale * total(fmuladd(weight, score, fill(zero)))
-        add_to(totals[slot], partial)
-        add_to(sides[slot : slot + 1], partial_sides)
+                    store(sums, at, fmuladd(weight, score, load(sums, at)))
+        for k in range(cotangents):
+            sides[slot, k] += scale * total(load(side_sums, k * LANES))
+            for j in range(size):
+                at = (k * size + j) * LANES
+                totals[slot, k, j] += scale * total(load(sums, at))
     return 0
 
 

@@ -26,41 +26,93 @@ replaced by 1 - u (for a symmetric distribution: z by -z).
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 # ruff: noqa: ARG001, ARG005 (what is compiled has its signature from Numba)
 
-import math
+from collections.abc import Callable
 from typing import Any
 
 import numba
 import numpy as np
 from numba import types
 
-from softsolve.compiled.elementary import (
-    cosine_and_sine,
-    negative_log,
-    negative_log_unit,
-    one_minus,
-    unit_interval,
-    with_sign_of,
-    without_top_bit,
-)
-from softsolve.compiled.hashing import (
-    exclusive_or,
-    half_words,
-    inverted,
-    mix64,
-    pair_of_words,
-)
+from softsolve.compiled.elementary import Emitter
+from softsolve.compiled.hashing import emit_pair, half_words, mix64
 from softsolve.compiled.kernel import Kernel
-from softsolve.compiled.native import call_address, overload
+from softsolve.compiled.lane_arithmetic import advance, offsets, store_first
+from softsolve.compiled.lanes import LANES, Lanes, load, store
+from softsolve.compiled.lanes import fill as lanes_of
+from softsolve.compiled.native import call_address, intrinsic, overload
 from softsolve.parallel import run_ranges
 
-# Loops of this length become whole vectors without a remainder.
-TILE = 16
-
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-
-# A call in a loop keeps the loop from becoming vectors.
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
 _inlined = numba.njit(**_OPTIONS, forceinline=True)
+
+
+def _normal(emit: Emitter, one: Any, two: Any, flip: Any) -> tuple[Any, ...]:
+    builder = emit.builder
+    energy = emit.negative_log_unit(one)
+    radius = emit.square_root(builder.fadd(energy, energy))
+    radius = emit.with_sign_of(radius, flip)
+    cosine, sine = emit.turn(two)
+    z1, z2 = builder.fmul(radius, cosine), builder.fmul(radius, sine)
+    return z1, z1, z2, z2
+
+
+def _gumbel(emit: Emitter, one: Any, two: Any, flip: Any) -> tuple[Any, ...]:
+    builder, draws = emit.builder, []
+    for word in (one, two):
+        exponential = emit.negative_log_unit(builder.xor(word, flip))
+        draws.append(emit.negative_log(exponential))
+        draws.append(builder.fsub(emit.real(1.0), exponential))
+    return tuple(draws)
+
+
+def _logistic(emit: Emitter, one: Any, two: Any, flip: Any) -> tuple[Any, ...]:
+    builder, draws = emit.builder, []
+    for word in (one, two):
+        opposite = builder.not_(word)
+        low, high = emit.negative_log_unit(word), emit.negative_log_unit(opposite)
+        score = builder.fsub(emit.unit(word), emit.unit(opposite))
+        draws.append(emit.with_sign_of(builder.fsub(high, low), flip))
+        draws.append(emit.with_sign_of(score, flip))
+    return tuple(draws)
+
+
+def _laplace(emit: Emitter, one: Any, two: Any, flip: Any) -> tuple[Any, ...]:
+    builder, draws = emit.builder, []
+    for word in (one, two):
+        # The top bit is the sign, the others are the size.
+        size = emit.negative_log_unit(builder.shl(word, emit.whole(1)))
+        sign = builder.xor(word, flip)
+        draws.append(emit.with_sign_of(size, sign))
+        draws.append(emit.with_sign_of(emit.real(1.0), sign))
+    return tuple(draws)
+
+
+def _pair_drawer(emit_draws: Callable[..., tuple[Any, ...]]) -> Any:
+    """Return a function that draws at the indices of streams: z1, s1, z2, s2."""
+
+    @intrinsic
+    def pair(typing_context, first, second, index, flip):
+        floats = types.float32 if first.dtype == types.uint32 else types.float64
+
+        def lower(context, builder, signature, values):
+            first, second, index, flip = values
+            emit = Emitter(builder, first.type)
+            words = emit_pair(builder, first, second, index)
+            draws = emit_draws(emit, *words, flip)
+            return context.make_tuple(builder, signature.return_type, draws)
+
+        return types.Tuple([Lanes(floats)] * 4)(first, second, index, flip), lower
+
+    return pair
+
+
+_PAIR = {
+    "normal": _pair_drawer(_normal),
+    "gumbel": _pair_drawer(_gumbel),
+    "logistic": _pair_drawer(_logistic),
+    "laplace": _pair_drawer(_laplace),
+}
 
 
 def stream_words(stream, z):
@@ -86,29 +138,14 @@ def _all_bits(flip, z):
     return lambda flip, z: ones if flip else np.uint64(0)
 
 
-def stream_arrays(samples, z):
-    """Return three arrays for the words of streams: two keys and the bits of a flip."""
+def as_words(scratch):
+    """Return an array of floats as one of words of their size."""
 
 
-@overload(stream_arrays)
-def _stream_arrays(samples, z):
-    word = np.uint32 if z.dtype == types.float32 else np.uint64
-
-    def arrays(samples, z):
-        return np.empty(samples, word), np.empty(samples, word), np.empty(samples, word)
-
-    return arrays
-
-
-@_inlined
-def tile_arrays(z):
-    """Return four arrays for a tile of draws."""
-    return (
-        np.empty(TILE, z.dtype),
-        np.empty(TILE, z.dtype),
-        np.empty(TILE, z.dtype),
-        np.empty(TILE, z.dtype),
-    )
+@overload(as_words)
+def _as_words(scratch):
+    word = np.uint32 if scratch.dtype == types.float32 else np.uint64
+    return lambda scratch: scratch.view(word)
 
 
 @_inlined
@@ -121,79 +158,16 @@ def row_key(low, high):
 @_inlined
 def _stream(key, sample, antithetic):
     """Return the stream of a sample, and whether it is the mirrored one of a pair."""
-    if antithetic:
-        return mix64(key + np.uint64(sample >> 1) * _GOLDEN), sample & 1 == 1
-    return mix64(key + np.uint64(sample) * _GOLDEN), False
-
-
-# Each returns z1, s1, z2, s2: two draws and the scores at them.
-@_inlined
-def _normal(first, second, index, flip):
-    one, two = pair_of_words(first, second, index)
-    energy = negative_log_unit(one)
-    radius = with_sign_of(math.sqrt(energy + energy), flip)
-    cosine, sine = cosine_and_sine(two)
-    return radius * cosine, radius * cosine, radius * sine, radius * sine
-
-
-@_inlined
-def _gumbel_of(word):
-    exponential = negative_log_unit(word)
-    return negative_log(exponential), one_minus(exponential)
-
-
-@_inlined
-def _gumbel(first, second, index, flip):
-    one, two = pair_of_words(first, second, index)
-    z1, s1 = _gumbel_of(exclusive_or(one, flip))
-    z2, s2 = _gumbel_of(exclusive_or(two, flip))
-    return z1, s1, z2, s2
-
-
-@_inlined
-def _logistic_of(word, flip):
-    opposite = inverted(word)
-    z = negative_log_unit(opposite) - negative_log_unit(word)
-    s = unit_interval(word) - unit_interval(opposite)
-    return with_sign_of(z, flip), with_sign_of(s, flip)
-
-
-@_inlined
-def _logistic(first, second, index, flip):
-    one, two = pair_of_words(first, second, index)
-    z1, s1 = _logistic_of(one, flip)
-    z2, s2 = _logistic_of(two, flip)
-    return z1, s1, z2, s2
-
-
-@_inlined
-def _laplace_of(word, flip):
-    size = negative_log_unit(without_top_bit(word))
-    sign = exclusive_or(word, flip)
-    return with_sign_of(size, sign), with_sign_of(one_minus(size - size), sign)
-
-
-@_inlined
-def _laplace(first, second, index, flip):
-    one, two = pair_of_words(first, second, index)
-    z1, s1 = _laplace_of(one, flip)
-    z2, s2 = _laplace_of(two, flip)
-    return z1, s1, z2, s2
-
-
-_PAIR = {
-    "normal": _normal,
-    "gumbel": _gumbel,
-    "logistic": _logistic,
-    "laplace": _laplace,
-}
+    shift = np.int64(antithetic)
+    stream = mix64(key + np.uint64(sample >> shift) * _GOLDEN)
+    return stream, sample & shift != 0
 
 
 def fill_rows(noise, key, first, antithetic, z, s):
     """Draw z (samples, d) and the scores s there, from sample ``first`` on."""
 
 
-def fill_lanes(noise, keys, numbers, antithetic, z, s):
+def fill_lanes(noise, keys, numbers, antithetic, scratch, z, s):
     """Draw z (d, lanes) and the scores s there: each lane a row's key and a sample."""
 
 
@@ -207,60 +181,63 @@ def _fill_rows(noise, key, first, antithetic, z, s):
     def fill(noise, key, first, antithetic, z, s):
         samples, size = z.shape
         half = (size + 1) // 2
-        whole = half - half % TILE
-        left = size - half - whole
-        z1, s1, z2, s2 = tile_arrays(z)
+        zs, ss = z.reshape(-1), s.reshape(-1)
         for row in range(samples):
             stream, mirrored = _stream(key, first + row, antithetic)
-            one, two = stream_words(stream, z)
-            flip = all_bits(mirrored, z)
-            za, zb = z[row, :whole], z[row, half : half + whole]
-            sa, sb = s[row, :whole], s[row, half : half + whole]
-            for index in range(whole):
-                draw = pair(one, two, index, flip)
-                za[index], zb[index] = draw[0], draw[2]
-                if scored:
-                    sa[index], sb[index] = draw[1], draw[3]
-            if whole == half:
-                continue
-            for lane in range(TILE):
-                draw = pair(one, two, whole + lane, flip)
-                z1[lane], s1[lane], z2[lane], s2[lane] = draw
-            z[row, whole:half] = z1[: half - whole]
-            z[row, half + whole :] = z2[:left]
-            if scored:
-                s[row, whole:half] = s1[: half - whole]
-                s[row, half + whole :] = s2[:left]
+            words = stream_words(stream, z)
+            one, two = lanes_of(words[0]), lanes_of(words[1])
+            flip = lanes_of(all_bits(mirrored, z))
+            index = offsets(one)
+            for start in range(0, half, LANES):
+                at, other = row * size + start, row * size + half + start
+                z1, s1, z2, s2 = pair(one, two, index, flip)
+                index = advance(index, LANES)
+                left, right = half - start, size - half - start
+                if right >= LANES:
+                    store(zs, at, z1)
+                    store(zs, other, z2)
+                    if scored:
+                        store(ss, at, s1)
+                        store(ss, other, s2)
+                else:
+                    store_first(zs, at, z1, left)
+                    store_first(zs, other, z2, right)
+                    if scored:
+                        store_first(ss, at, s1, left)
+                        store_first(ss, other, s2, right)
         return 0
 
     return fill
 
 
 @overload(fill_lanes, jit_options=_OPTIONS, prefer_literal=True)
-def _fill_lanes(noise, keys, numbers, antithetic, z, s):
+def _fill_lanes(noise, keys, numbers, antithetic, scratch, z, s):
     if not isinstance(noise, types.StringLiteral):
         return None
     pair = _PAIR[noise.literal_value]
     scored = noise.literal_value != "normal"
 
-    def fill(noise, keys, numbers, antithetic, z, s):
-        size, samples = z.shape
+    def fill(noise, keys, numbers, antithetic, scratch, z, s):
+        size = z.shape[0]
         half = (size + 1) // 2
-        ones, twos, flips = stream_arrays(samples, z)
-        spare = np.empty((2, samples), z.dtype)
-        for lane in range(samples):
+        words = as_words(scratch)
+        for lane in range(LANES):
             stream, mirrored = _stream(keys[lane], numbers[lane], antithetic)
-            ones[lane], twos[lane] = stream_words(stream, z)
-            flips[lane] = all_bits(mirrored, z)
-        for index in range(half):
-            za, sa, zb, sb = z[index], s[index], spare[0], spare[1]
-            if half + index < size:
-                zb, sb = z[half + index], s[half + index]
-            for lane in range(samples):
-                draw = pair(ones[lane], twos[lane], index, flips[lane])
-                za[lane], zb[lane] = draw[0], draw[2]
+            words[lane], words[LANES + lane] = stream_words(stream, z)
+            words[2 * LANES + lane] = all_bits(mirrored, z)
+        zs, ss = z.reshape(-1), s.reshape(-1)
+        one, two, flip = load(words, 0), load(words, LANES), load(words, 2 * LANES)
+        index = lanes_of(words.dtype.type(0))
+        for at in range(half):
+            z1, s1, z2, s2 = pair(one, two, index, flip)
+            index = advance(index, 1)
+            store(zs, at * LANES, z1)
+            if scored:
+                store(ss, at * LANES, s1)
+            if half + at < size:
+                store(zs, (half + at) * LANES, z2)
                 if scored:
-                    sa[lane], sb[lane] = draw[1], draw[3]
+                    store(ss, (half + at) * LANES, s2)
         return 0
 
     return fill
@@ -286,24 +263,24 @@ def laplace_rows(key, first, antithetic, z, s):
     return fill_rows("laplace", key, first, antithetic, z, s)
 
 
-def normal_lanes(keys, numbers, antithetic, z, s):
+def normal_lanes(keys, numbers, antithetic, scratch, z, s):
     """Fill lanes with Gaussian draws."""
-    return fill_lanes("normal", keys, numbers, antithetic, z, s)
+    return fill_lanes("normal", keys, numbers, antithetic, scratch, z, s)
 
 
-def gumbel_lanes(keys, numbers, antithetic, z, s):
+def gumbel_lanes(keys, numbers, antithetic, scratch, z, s):
     """Fill lanes with Gumbel draws."""
-    return fill_lanes("gumbel", keys, numbers, antithetic, z, s)
+    return fill_lanes("gumbel", keys, numbers, antithetic, scratch, z, s)
 
 
-def logistic_lanes(keys, numbers, antithetic, z, s):
+def logistic_lanes(keys, numbers, antithetic, scratch, z, s):
     """Fill lanes with logistic draws."""
-    return fill_lanes("logistic", keys, numbers, antithetic, z, s)
+    return fill_lanes("logistic", keys, numbers, antithetic, scratch, z, s)
 
 
-def laplace_lanes(keys, numbers, antithetic, z, s):
+def laplace_lanes(keys, numbers, antithetic, scratch, z, s):
     """Fill lanes with Laplace draws."""
-    return fill_lanes("laplace", keys, numbers, antithetic, z, s)
+    return fill_lanes("laplace", keys, numbers, antithetic, scratch, z, s)
 
 
 def fill_signature(dtype: np.dtype[Any]) -> Any:
@@ -319,13 +296,14 @@ def fill_signature(dtype: np.dtype[Any]) -> Any:
 def fill_lanes_signature(dtype: np.dtype[Any]) -> Any:
     """Return the signature of a function that fills lanes with draws of ``dtype``.
 
-    ``fill(keys, numbers, antithetic, z, s)`` draws for each lane the sample of that
-    number under that row key; z and s are (d, lanes).
+    ``fill(keys, numbers, antithetic, scratch, z, s)`` draws for each lane the sample of
+    that number under that row key; z and s are (d, LANES), scratch is (3·LANES,).
     """
     draws = types.Array(numba.from_dtype(np.dtype(dtype)), 2, "C")
     keys = types.Array(types.uint64, 1, "C")
     numbers = types.Array(types.int64, 1, "C")
-    return types.int64(keys, numbers, types.boolean, draws, draws)
+    scratch = types.Array(draws.dtype, 1, "C")
+    return types.int64(keys, numbers, types.boolean, scratch, draws, draws)
 
 
 class Fill(Kernel):
