@@ -6,7 +6,9 @@ import networkx as nx
 import numpy as np
 import pytest
 
+from softsolve.compiled.fused import FusedPass
 from softsolve.compiled.kernel import OK
+from softsolve.compiled.lanes import LANES
 from softsolve.solvers.alignment import Alignment
 from softsolve.solvers.sequence_alignment import SequenceAlignment
 
@@ -146,6 +148,7 @@ def test_lanes_agree_with_instances(shape, ties, dtype):
     rng = np.random.default_rng(4)
     solver = Alignment(lengths=True)
     lanes = solver.block.lanes
+    assert lanes == LANES
     size = (lanes, *shape)
     theta = (rng.integers(-1, 2, size) if ties else rng.normal(size=size)).astype(dtype)
     ints, reals = solver.structure(shape)
@@ -160,6 +163,26 @@ def test_lanes_agree_with_instances(shape, ties, dtype):
         solver.block.compiled(np.dtype(dtype))(scores, ints, reals, context, y, status)
         np.testing.assert_array_equal(y.T.reshape(theta.shape), expected)
         np.testing.assert_array_equal(status, OK)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("solver", [Alignment, SequenceAlignment])
+def test_fused_pass_solves_its_own_draws(solver, dtype):
+    # More samples than lanes, and a block that is not full.
+    rng = np.random.default_rng(7)
+    rows, samples, shape = 3, LANES + 5, (4, 5)
+    solver = solver(lengths=True)
+    lengths = np.stack([rng.integers(1, 4, rows), rng.integers(1, 5, rows)], axis=1)
+    theta = rng.normal(size=(rows, 20)).astype(dtype)
+    keys = rng.integers(0, 2**31, (rows, 2)).astype(np.int32)
+    fused = FusedPass(solver, shape, "normal", samples, dtype=dtype)
+    context = solver.pack_context(rows, shape, lengths)
+    forward = fused.forward(theta, np.full(rows, 0.5, dtype), keys, context)
+    perturbed = theta[:, None] + dtype(0.5) * fused.draws(keys)
+    y = solver(perturbed.reshape(-1, *shape), np.repeat(lengths, samples, axis=0))
+    y = y.reshape(rows, samples, -1)
+    np.testing.assert_array_equal(fused.solutions(forward.samples), y)
+    np.testing.assert_allclose(forward.mean, y.mean(axis=1), rtol=1e-6)
 
 
 @pytest.mark.parametrize("sign", [-1, 1])

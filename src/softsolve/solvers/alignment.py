@@ -7,10 +7,9 @@ import numpy as np
 
 from softsolve._arrays import constant
 from softsolve.compiled.kernel import OK, block_kernel, kernel
+from softsolve.compiled.lanes import LANES, add, load, maximum, store
 from softsolve.solvers.base import Array, KernelSolver, Shape
 from softsolve.solvers.lengths import check_lengths_given, pack_lengths
-
-LANES = 16
 
 # The table holds in cell (i + 1, j + 1) the best score of an alignment that ends at
 # (i, j), bordered by -inf but for a 0 before the start. Solvers of one instance and of
@@ -74,16 +73,6 @@ def solve_alignment(theta, ints, reals, context, state, y):  # type: ignore[no-u
     return OK
 
 
-@numba.njit(nogil=True, cache=True)
-def _advance(above, score, here):  # type: ignore[no-untyped-def]
-    # One loop over columns and lanes: what it reads of the row that it writes lies a
-    # constant LANES behind, so it vectorises up to that width.
-    for x in range(score.size):
-        diagonal, up, left = above[x], above[x + LANES], here[x]
-        value = up if up > diagonal else diagonal
-        here[x + LANES] = (left if left > value else value) + score[x]
-
-
 @block_kernel(LANES)
 def solve_alignments(theta, ints, reals, context, y, status):  # type: ignore[no-untyped-def]
     """Do what :func:`solve_alignment` does for LANES instances side by side."""
@@ -91,13 +80,15 @@ def solve_alignments(theta, ints, reals, context, y, status):  # type: ignore[no
     best = np.empty((rows + 1) * (columns + 1) * LANES, theta.dtype)
     _border(best, columns, LANES)
     scores = theta.reshape(theta.size)
-    row, table_row = columns * LANES, (columns + 1) * LANES
     for i in range(rows):
-        _advance(
-            best[i * table_row : (i + 1) * table_row],
-            scores[i * row : (i + 1) * row],
-            best[(i + 1) * table_row : (i + 2) * table_row],
-        )
+        above, here = i * (columns + 1) * LANES, (i + 1) * (columns + 1) * LANES
+        diagonal, left = load(best, above), load(best, here)
+        for j in range(columns):
+            up = load(best, above + (j + 1) * LANES)
+            value = maximum(maximum(diagonal, up), left)
+            left = add(value, load(scores, (i * columns + j) * LANES))
+            store(best, here + (j + 1) * LANES, left)
+            diagonal = up
     y[:] = 0
     flat = y.reshape(y.size)
     for lane in range(LANES):
