@@ -27,7 +27,7 @@ from softsolve.solvers._heap import drop, push
 from softsolve.solvers._paths import NEGATIVE_COST
 
 # One bucket is about as wide as the distance between two cells on the frontier.
-_BUCKETS_PER_SIDE = 4
+_BUCKETS_PER_SIDE = 2
 
 
 # Loops rather than slices and reductions of NumPy, which take long to compile.
