@@ -340,6 +340,14 @@ def test_without_highspy(monkeypatch):
         LinearProgram(np.eye(2))
 
 
+def test_with_highspy_that_does_not_load(monkeypatch, tmp_path):
+    (tmp_path / "highspy.py").write_text("raise ImportError('undefined symbol')")
+    monkeypatch.delitem(sys.modules, "highspy", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ImportError, match=r"cannot be loaded: undefined symbol\. Some"):
+        MixedIntegerProgram(np.eye(2))
+
+
 def test_shortest_path_polytope():
     """Flow conservation on a grid: a vertex is a path, of integers."""
     size = 5

@@ -19,13 +19,21 @@ _NEAR = 0.1
 
 
 def import_highspy(name: str) -> Any:
-    """Return highspy, or say which extra has it."""
+    """Return highspy, or say how to get it."""
     try:
         import highspy
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         msg = (
             f"{name} needs highspy, which is not installed. Install it with: pip "
             "install 'softsolve[lp]'."
+        )
+        raise ImportError(msg) from error
+    except ImportError as error:
+        msg = (
+            f"{name} needs highspy, which is installed but cannot be loaded: {error}. "
+            "Some of its versions clash with the HiGHS that OR-Tools brings, once that "
+            "is imported; highspy 1.13.0 does not. Install it with: pip install "
+            "highspy==1.13.0."
         )
         raise ImportError(msg) from error
     return highspy
@@ -72,7 +80,7 @@ class Model:
     """A program in HiGHS, for the use of one thread."""
 
     def __init__(self, program: Program, time_limit: float | None) -> None:
-        highspy = import_highspy("a linear program")
+        highspy = import_highspy("A program in matrix form")
         self._highspy = highspy
         self.program = program
         self.mixed = bool(program.whole.any())
