@@ -12,7 +12,7 @@ from softsolve.solvers.base import Array, KernelSolver, Shape
 from softsolve.solvers.lengths import check_lengths_given, pack_lengths
 
 # From this many states on, a loop over the next states is worth vectorising.
-LONG_LOOP = 32
+LONG_LOOP = 24
 
 
 @numba.njit(nogil=True, cache=True)
