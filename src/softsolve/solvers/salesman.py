@@ -75,7 +75,7 @@ class SalesmanExact(_Tours):
 
     Notes
     -----
-    The recursion of Held and Karp [1]_, O(2ⁿ n²) time and 2ⁿ⁺² numbers of memory for
+    The recursion of Held and Karp [1]_, O(2ⁿ n²) time and 2ⁿ⁺³ numbers of memory for
     an instance: 13 cities take some 0.2 ms, and 17 are the most it takes. The polytope
     is that of the symmetric travelling salesman, of dimension n(n − 3)/2 for n ≥ 3.
     Of several best tours, it is a fixed one, read back along cities of lowest index.
