@@ -6,6 +6,7 @@ import networkx as nx
 import numpy as np
 import pytest
 
+from softsolve.solvers._sort import descending
 from softsolve.solvers.tree import SpanningForest, SpanningTree
 from softsolve.solvers.tree_kernels import kruskal, prim
 
@@ -112,6 +113,22 @@ def test_dense_kernel_on_a_graph_that_falls_apart():
         theta = rng.normal(size=(20, 9))
         np.testing.assert_array_equal(
             solver(theta), forests[(theta @ forests.T).argmax(axis=1)]
+        )
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_sort_is_numpys_stable_one(dtype):
+    rng = np.random.default_rng(4)
+    for scores in (
+        np.zeros(0),
+        rng.normal(size=1000) * 10.0 ** rng.integers(-30, 30, 1000),
+        rng.integers(-3, 3, size=500),
+        np.array([-0.0, 0.0, -0.0, 1e-40, -1e-40]),
+        np.ones(7),
+    ):
+        array = scores.astype(dtype)
+        np.testing.assert_array_equal(
+            descending(array), np.argsort(-array, kind="stable")
         )
 
 

@@ -39,8 +39,8 @@ class SpanningForest(KernelSolver):
 
     Notes
     -----
-    Kruskal's algorithm in O(E log E) for sparse graphs [1]_, Prim's in O(n²) for dense
-    ones [2]_. Edges of equal score are taken by their number. The polytope is the base
+    Kruskal's algorithm for sparse graphs, with a radix sort, in near O(E) [1]_; Prim's
+    in O(n²) for dense ones [2]_. Edges of equal score are taken by their number. The polytope is the base
     polytope of the graphic matroid, truncated to rank n - k [3]_.
 
     References

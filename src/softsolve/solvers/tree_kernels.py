@@ -9,6 +9,7 @@ from numba import njit
 
 from softsolve.compiled.kernel import OK, kernel
 from softsolve.solvers._heap import drop, push
+from softsolve.solvers._sort import descending
 
 
 @njit(error_model="numpy")
@@ -26,19 +27,14 @@ def kruskal(theta, ints, reals, context, state, y):  # type: ignore[no-untyped-d
     ``ints`` holds the number of vertices, of edges to take, and the ends of all edges.
     """
     num_vertices, wanted = ints[0], ints[1]
-    keys = np.empty(theta.size, dtype=theta.dtype)
-    edges = np.empty(theta.size, dtype=np.int64)
-    size = 0
-    for edge in range(theta.size):
+    for edge in range(y.size):
         y[edge] = 0
-        if ints[2 + 2 * edge] != ints[3 + 2 * edge]:
-            size = push(keys, edges, size, -theta[edge], np.int64(edge))
     parents = np.empty(num_vertices, dtype=np.int64)
     for vertex in range(num_vertices):
         parents[vertex] = vertex
-    while wanted > 0:
-        edge = edges[0]
-        size = drop(keys, edges, size)
+    for edge in descending(theta):
+        if wanted == 0:
+            break
         one = _root(parents, ints[2 + 2 * edge])
         other = _root(parents, ints[3 + 2 * edge])
         if one != other:
