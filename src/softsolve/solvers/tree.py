@@ -40,8 +40,9 @@ class SpanningForest(KernelSolver):
     Notes
     -----
     Kruskal's algorithm for sparse graphs, with a radix sort, in near O(E) [1]_; Prim's
-    in O(n²) for dense ones [2]_. Edges of equal score are taken by their number. The polytope is the base
-    polytope of the graphic matroid, truncated to rank n - k [3]_.
+    in O(n²) for dense ones [2]_. Edges of equal score are taken by their number.
+    The polytope is the base polytope of the graphic matroid, truncated to rank n - k
+    [3]_.
 
     References
     ----------
