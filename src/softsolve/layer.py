@@ -496,3 +496,24 @@ def check_interpolation(length: float) -> None:
     if not (length > 0 and math.isfinite(length)):
         msg = f"BlackBox(interpolation=...) must be positive and finite; got {length}."
         raise ValueError(msg)
+
+
+def check_lowest(
+    settings: Settings, lowest: Array, theta: Array, temperature: Array, target: Array
+) -> None:
+    """Raise if the lowest sampled loss of a row (B,) is below what rounding explains.
+
+    For routes that keep neither solutions nor scores: the rounding of sums of
+    :math:`|y_j x_j|` is bounded by sizes of the row instead.
+    """
+    xp = array_namespace(lowest)
+    if not bool(xp.any(lowest < 0)):
+        return
+    # Noise beyond six standard deviations is not worth a false alarm.
+    reach = np.abs(np.asarray(theta)) + 6 * np.asarray(temperature)[:, None]
+    size = 1 + np.max(np.abs(np.asarray(target)), axis=1)
+    tolerance = 32 * xp.finfo(lowest.dtype).eps * np.sum(reach, axis=1) * size
+    missed = lowest + tolerance
+    if bool(xp.any(missed < 0)):
+        row = int(xp.argmin(missed))
+        raise_missed_maximum(settings.name, row, float(lowest[row]))

@@ -8,34 +8,96 @@ of vjp is (hvp, jvp), that of jvp is (hvp, vjp), that of hvp in its vectors is
 """
 
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import torch
 from torch.autograd import Function
 
 from softsolve import estimators
 from softsolve._arrays import inner
-from softsolve.layer import Settings, column_projector, memory_message
+from softsolve.layer import Settings, column_projector, identity_columns, memory_message
 from softsolve.perturbation import DensityDerivatives
 from softsolve.torch.precision import full_precision
 
 Tensor = torch.Tensor
 Pair = tuple[Tensor, Tensor]
+Draws = tuple[Any, Any, Any]
+
+
+class Rule(Protocol):
+    r"""How the products are computed from draws, on one of the routes.
+
+    ``point`` is :math:`(\tau, \varepsilon)`; ``draws`` are the three tensors in which
+    the route keeps its noise, samples and baseline.
+    """
+
+    @property
+    def settings(self) -> Settings:
+        """The layer's."""
+
+    @property
+    def event_shape(self) -> tuple[int, ...]:
+        """The shape of one instance."""
+
+    def vjp(self, point: Pair, g: Tensor, draws: Draws) -> Pair:
+        """Return vector-Jacobian products."""
+
+    def jvp(self, point: Pair, direction: Pair, draws: Draws) -> Tensor:
+        """Return Jacobian-vector products."""
+
+    def hvp(self, point: Pair, g: Tensor, direction: Pair, draws: Draws) -> Pair:
+        """Return derivatives of vector-Jacobian products."""
+
+    def jjvp(self, point: Pair, direction: Pair, other: Pair, draws: Draws) -> Tensor:
+        """Return derivatives of Jacobian-vector products."""
+
+    def moment_gradient(self, point: Pair, draws: Draws) -> Pair:
+        """Return the gradient of the maximum's derivative in the temperature."""
 
 
 @dataclass(frozen=True)
-class Rule:
-    """What the products need besides tensors."""
+class ArrayRule:
+    """Products from noise (B, M, d), samples (B, M, k) and their baseline (B, k)."""
 
     settings: Settings
     event_shape: tuple[int, ...]
-    baseline: estimators.Baseline
 
-    def derivatives(self, temperature: Tensor, z: Tensor) -> DensityDerivatives:
-        """Return the derivatives of the density at the draws."""
-        return DensityDerivatives(
-            self.settings.noise, self.settings.perturbation, temperature, z
+    def vjp(self, point: Pair, g: Tensor, draws: Draws) -> Pair:
+        """Return vector-Jacobian products."""
+        with full_precision(g):
+            return estimators.vjp(*self._prepare(point, draws), point[1], g)
+
+    def jvp(self, point: Pair, direction: Pair, draws: Draws) -> Tensor:
+        """Return Jacobian-vector products."""
+        with full_precision(direction[0]):
+            return estimators.jvp(*self._prepare(point, draws), point[1], direction)
+
+    def hvp(self, point: Pair, g: Tensor, direction: Pair, draws: Draws) -> Pair:
+        """Return derivatives of vector-Jacobian products."""
+        with full_precision(g):
+            return estimators.hvp(*self._prepare(point, draws), point[1], g, direction)
+
+    def jjvp(self, point: Pair, direction: Pair, other: Pair, draws: Draws) -> Tensor:
+        """Return derivatives of Jacobian-vector products."""
+        with full_precision(direction[0]):
+            prepared = self._prepare(point, draws)
+            return estimators.jjvp(*prepared, point[1], direction, other)
+
+    def moment_gradient(self, point: Pair, draws: Draws) -> Pair:
+        """Return the gradient of the maximum's derivative in the temperature."""
+        with full_precision(point[1]):
+            return estimators.moment_gradient(*self._prepare(point, draws), point[1])
+
+    def _prepare(
+        self, point: Pair, draws: Draws
+    ) -> tuple[DensityDerivatives, estimators.Samples]:
+        z, values, at_point = draws
+        settings = self.settings
+        derivatives = DensityDerivatives(
+            settings.noise, settings.perturbation, point[1], z
         )
+        samples = values.to(z.dtype)
+        return derivatives, estimators.Samples(samples, settings.baseline, at_point)
 
 
 def _third(*_: Any) -> NoReturn:
@@ -46,13 +108,6 @@ def _third(*_: Any) -> NoReturn:
     raise RuntimeError(msg)
 
 
-def _prepare(
-    rule: Rule, temperature: Tensor, z: Tensor, values: Tensor, at_point: Tensor | None
-) -> tuple[DensityDerivatives, estimators.Samples]:
-    samples = estimators.Samples(values.to(z.dtype), rule.baseline, at_point)
-    return rule.derivatives(temperature, z), samples
-
-
 def _save(ctx: Any, *tensors: Tensor | None) -> None:
     ctx.save_for_backward(*tensors)
     ctx.save_for_forward(*tensors)
@@ -60,6 +115,24 @@ def _save(ctx: Any, *tensors: Tensor | None) -> None:
 
 def _or_zero(tangent: Tensor | None, like: Tensor) -> Tensor:
     return torch.zeros_like(like) if tangent is None else tangent
+
+
+def three(draws: list[Tensor]) -> Draws:
+    """Return the tensors of the draws, None for a baseline that there is not."""
+    z, values, *at_point = draws
+    return z, values, at_point[0] if at_point else None
+
+
+def jacobian(rule: Rule, point: Pair, draws: Draws) -> Tensor:
+    r"""Return the Jacobian in :math:`\tau` (B, k, d), without derivatives."""
+    identity = identity_columns(point[0])
+    still = torch.zeros_like(identity[:, 0])
+    if rule.settings.form == "maximum":
+        ones = torch.ones_like(still)[:, None, :]
+        return rule.hvp(point, ones, (identity, still), draws)[0]
+    if rule.settings.symmetric:
+        return _symmetric(rule, *point, identity, list(draws))
+    return rule.jvp(point, (identity, still), draws)
 
 
 class Attach(Function):
@@ -138,9 +211,8 @@ class Vjp(Function):
         rule: Rule,
     ) -> Pair:
         """Return the products."""
-        with full_precision(z):
-            derivatives, samples = _prepare(rule, temperature, z, values, at_point)
-            return estimators.vjp(derivatives, samples, temperature, g)
+        point, draws = (tau, temperature), (z, values, at_point)
+        return rule.vjp(point, g, draws)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Pair) -> None:
@@ -192,9 +264,8 @@ class Jvp(Function):
         rule: Rule,
     ) -> Tensor:
         """Return the products."""
-        with full_precision(z):
-            derivatives, samples = _prepare(rule, temperature, z, values, at_point)
-            return estimators.jvp(derivatives, samples, temperature, (v, e))
+        point, draws = (tau, temperature), (z, values, at_point)
+        return rule.jvp(point, (v, e), draws)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -253,9 +324,8 @@ class Hvp(Function):
         rule: Rule,
     ) -> Pair:
         """Return the products, (B, d, K) and (B, K)."""
-        with full_precision(z):
-            derivatives, samples = _prepare(rule, temperature, z, values, at_point)
-            return estimators.hvp(derivatives, samples, temperature, g, (v, e))
+        point, draws = (tau, temperature), (z, values, at_point)
+        return rule.hvp(point, g, (v, e), draws)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Pair) -> None:
@@ -299,9 +369,8 @@ class Jjvp(Function):
         rule: Rule,
     ) -> Tensor:
         """Return the products."""
-        with full_precision(z):
-            derivatives, samples = _prepare(rule, temperature, z, values, at_point)
-            return estimators.jjvp(derivatives, samples, temperature, (v, e), (w, f))
+        point, draws = (tau, temperature), (z, values, at_point)
+        return rule.jjvp(point, (v, e), (w, f), draws)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -338,6 +407,7 @@ class AttachMoment(Function):
         temperature: Tensor,
         z: Tensor,
         values: Tensor,
+        at_point: Tensor | None,
         rule: Rule,
     ) -> Tensor:
         """Return the moment."""
@@ -347,22 +417,20 @@ class AttachMoment(Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         """Keep the point and the draws."""
         *_, ctx.rule = inputs
-        _save(ctx, *inputs[1:5])
+        _save(ctx, *inputs[1:6])
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradient of the moment."""
         in_tau, in_temperature = MomentGradient.apply(*ctx.saved_tensors, ctx.rule)
         g = gradients[0]
-        return None, g[:, None] * in_tau, g * in_temperature, None, None, None
+        return None, g[:, None] * in_tau, g * in_temperature, None, None, None, None
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor | None) -> Tensor:
         """Return the derivative of the moment along the tangents."""
-        tau, temperature, z, values = ctx.saved_tensors
-        in_tau, in_temperature = MomentGradient.apply(
-            tau, temperature, z, values, ctx.rule
-        )
+        tau, temperature, *_ = ctx.saved_tensors
+        in_tau, in_temperature = MomentGradient.apply(*ctx.saved_tensors, ctx.rule)
         along_tau = inner(in_tau, _or_zero(tangents[1], tau))
         return along_tau + in_temperature * _or_zero(tangents[2], temperature)
 
@@ -378,12 +446,11 @@ class MomentGradient(Function):
         temperature: Tensor,
         z: Tensor,
         values: Tensor,
+        at_point: Tensor | None,
         rule: Rule,
     ) -> Pair:
         """Return the gradient."""
-        with full_precision(z):
-            derivatives, samples = _prepare(rule, temperature, z, values, None)
-            return estimators.moment_gradient(derivatives, samples, temperature)
+        return rule.moment_gradient((tau, temperature), (z, values, at_point))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Pair) -> None:
@@ -418,6 +485,7 @@ class AttachMaximum(Function):
         temperature: Tensor,
         z: Tensor | None,
         values: Tensor | None,
+        at_point: Tensor | None,
         rule: Rule,
     ) -> Tensor:
         """Return the value."""
@@ -427,7 +495,7 @@ class AttachMaximum(Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         """Keep the first derivatives, the point and the draws."""
         *_, ctx.rule = inputs
-        _save(ctx, *inputs[1:7])
+        _save(ctx, *inputs[1:8])
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
@@ -435,7 +503,7 @@ class AttachMaximum(Function):
         in_tau, in_temperature = _first_derivatives(ctx)
         g = gradients[0]
         through = (g[:, None] * in_tau, g * in_temperature)
-        return None, None, None, *through, None, None, None
+        return None, None, None, *through, None, None, None, None
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor | None) -> Tensor:
@@ -447,13 +515,13 @@ class AttachMaximum(Function):
 
 
 def _first_derivatives(ctx: Any) -> Pair:
-    gradient, moment, tau, temperature, z, values = ctx.saved_tensors
+    gradient, moment, tau, temperature, *draws = ctx.saved_tensors
     rule = ctx.rule
-    if z is None:
+    if draws[0] is None:
         return WithoutDraws.apply(gradient, moment, tau, temperature, rule)
     return (
-        Attach.apply(gradient, tau, temperature, z, values, None, rule),
-        AttachMoment.apply(moment, tau, temperature, z, values, rule),
+        Attach.apply(gradient, tau, temperature, *draws, rule),
+        AttachMoment.apply(moment, tau, temperature, *draws, rule),
     )
 
 

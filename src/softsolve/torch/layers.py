@@ -10,10 +10,16 @@ from torch import nn
 
 from softsolve import layer
 from softsolve.estimators import Samples, Surrogate, best_baseline
+from softsolve.fused_route import takes_fused_route
 from softsolve.layer import DEFAULT_MEMORY_BUDGET, Settings
 from softsolve.noise import Noise
-from softsolve.products import Products
 from softsolve.torch import functions
+from softsolve.torch.fused import (
+    FusedRule,
+    SampleFused,
+    SampleFusedMaxima,
+    solutions,
+)
 from softsolve.torch.operators import checked_point
 from softsolve.torch.precision import full_precision
 from softsolve.torch.sampling import Call, SampleMaxima, SampleSolutions, sampled_maxima
@@ -183,17 +189,14 @@ class Perturbed(nn.Module):
         rows = self.rows(theta.detach(), context, temperature)
         call = self._call(rows, generator, keep=True)
         with torch.no_grad(), full_precision(rows.theta):
-            _, z, values, *point = SampleSolutions.apply(
-                call, *rows.fixed, *rows.context
+            _, *draws = self._sampler(rows).apply(call, *rows.fixed, *rows.context)
+            tau = self.settings.perturbation.coordinates(rows.theta)
+            matrix = functions.jacobian(
+                self._rule(rows), (tau, rows.temperature), functions.three(draws)
             )
-            at_point = point[0] if point else None
-            samples = Samples(values, self.settings.baseline, at_point)
-            matrix = Products(
-                self.settings, rows.event_shape, rows.temperature, z, samples
-            ).jacobian()
             if self.settings.perturbation.name == "multiplicative":
                 matrix = matrix / rows.theta[:, None, :]
-        return rows.restore(matrix.detach(), call.out_shape + rows.event_shape)
+        return rows.restore(matrix, call.out_shape + rows.event_shape)
 
     def sample(
         self,
@@ -282,12 +285,19 @@ class Perturbed(nn.Module):
         tau = self.settings.perturbation.coordinates(rows.theta)
         if torch.compiler.is_compiling():
             return self._compiled_maximum(rows, tau, target, generator, difference)
+        if self._fused(rows, maximum=True):
+            call = self._call(rows, generator, keep=False)
+            result = SampleFusedMaxima.apply(call, *rows.fixed, target, *rows.context)
+            rule = FusedRule(self.settings, rows.event_shape, again=True)
+            return functions.AttachMaximum.apply(
+                *result[:3], tau, rows.temperature, *result[3:], rule
+            )
         call = self._call(rows, generator, keep=self._samples_fit(rows))
         call.difference = difference
         result = SampleMaxima.apply(call, *rows.fixed, target, *rows.context)
-        draws = result[3:] if call.keep else (None, None)
+        draws = (*result[3:], None) if call.keep else (None, None, None)
         return functions.AttachMaximum.apply(
-            *result[:3], tau, rows.temperature, *draws, self._rule(rows)
+            *result[:3], tau, rows.temperature, *draws, rule
         )
 
     def _call(
@@ -295,8 +305,16 @@ class Perturbed(nn.Module):
     ) -> Call:
         return Call(self.settings, rows.event_shape, generator, keep)
 
+    def _fused(self, rows: Rows, *, maximum: bool = False) -> bool:
+        on_cpu = rows.theta.device.type == "cpu"
+        return takes_fused_route(self.settings, on_cpu=on_cpu, maximum=maximum)
+
+    def _sampler(self, rows: Rows) -> Any:
+        return SampleFused if self._fused(rows) else SampleSolutions
+
     def _rule(self, rows: Rows) -> functions.Rule:
-        return functions.Rule(self.settings, rows.event_shape, self.settings.baseline)
+        kind = FusedRule if self._fused(rows) else functions.ArrayRule
+        return kind(self.settings, rows.event_shape)
 
     def _samples_fit(self, rows: Rows) -> bool:
         size = rows.theta.numel() * self.settings.num_samples
@@ -308,13 +326,14 @@ class Perturbed(nn.Module):
     ) -> tuple[Tensor, tuple[int, ...]]:
         settings = self.settings
         call = self._call(rows, generator, keep=self._may_differentiate())
-        mean, *draws = SampleSolutions.apply(call, *rows.fixed, *rows.context)
+        sampler = self._sampler(rows)
+        mean, *draws = sampler.apply(call, *rows.fixed, *rows.context)
         if not call.keep:
             return mean, call.out_shape
         if settings.independent_backward:
-            _, *draws = SampleSolutions.apply(call, *rows.fixed, *rows.context)
+            _, *draws = sampler.apply(call, *rows.fixed, *rows.context)
         tau = settings.perturbation.coordinates(rows.theta)
-        attached = self._attach(rows, call, mean, draws, tau, rows.temperature)
+        attached = self._attach(rows, mean, draws, tau, rows.temperature)
         return attached, call.out_shape
 
     def _may_differentiate(self) -> bool:
@@ -323,23 +342,17 @@ class Perturbed(nn.Module):
     def _attach(
         self,
         rows: Rows,
-        call: Call,
         mean: Tensor,
         draws: list[Tensor],
         tau: Tensor,
         temperature: Tensor,
     ) -> Tensor:
-        at_point = draws[2] if len(draws) > 2 else None
-        rule = self._rule(rows)
+        kept, rule = functions.three(draws), self._rule(rows)
         if self.settings.form == "maximum":
             ones = torch.ones_like(mean)[..., None]
-            in_tau, _ = functions.Vjp.apply(
-                tau, temperature, ones, *draws[:2], at_point, rule
-            )
+            in_tau, _ = functions.Vjp.apply(tau, temperature, ones, *kept, rule)
             return in_tau[..., 0]
-        return functions.Attach.apply(
-            mean, tau, temperature, *draws[:2], at_point, rule
-        )
+        return functions.Attach.apply(mean, tau, temperature, *kept, rule)
 
     def _solutions(
         self,
@@ -352,7 +365,10 @@ class Perturbed(nn.Module):
         settings = self.settings.with_form("solution")
         call = Call(settings, rows.event_shape, generator, keep=True)
         with torch.no_grad(), full_precision(rows.theta):
-            _, _, y, *_ = SampleSolutions.apply(call, *rows.fixed, *rows.context)
+            sampler = self._sampler(rows)
+            _, _, y, *_ = sampler.apply(call, *rows.fixed, *rows.context)
+            if sampler is SampleFused:
+                y = solutions(call, y, rows.theta.dtype)
         return rows, y, call.out_shape
 
     # Under torch.compile, where autograd functions with a jvp cannot be traced:

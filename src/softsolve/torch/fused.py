@@ -1,0 +1,282 @@
+"""The fused route in torch: compiled passes that read tensors as NumPy arrays."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+
+from softsolve import layer
+from softsolve.compiled.fused import FusedPass
+from softsolve.fused_route import baseline_scale, fused_pass, pack_context
+from softsolve.layer import Settings
+from softsolve.torch.functions import Draws, Pair
+from softsolve.torch.sampling import Call, Constant, check_point, fold_rows
+
+Tensor = torch.Tensor
+Outputs = tuple[Tensor, ...]
+
+
+def draw_keys(rows: int, generator: torch.Generator | None) -> Tensor:
+    """Draw the key of each row's noise, int32 (B, 2)."""
+    return torch.randint(
+        -(2**31), 2**31, (rows, 2), dtype=torch.int32, generator=generator
+    )
+
+
+def compiled_pass(
+    settings: Settings, event_shape: tuple[int, ...], dtype: torch.dtype
+) -> FusedPass:
+    """Return the compiled pass for tensors of a type."""
+    name = "float64" if dtype == torch.float64 else "float32"
+    return fused_pass(settings, event_shape, name)
+
+
+class SampleFused(Constant):
+    """Mean solution (B, d); keys, codes of the solutions and baseline if kept."""
+
+    @staticmethod
+    def forward(
+        call: Call, theta: Tensor, temperature: Tensor, *context: Tensor
+    ) -> Outputs:
+        """Draw, solve and average in one pass."""
+        check_point(theta, temperature)
+        settings, rows = call.settings, len(theta)
+        work = compiled_pass(settings, call.event_shape, theta.dtype)
+        keys = draw_keys(rows, call.generator)
+        packed = _packed(call, rows, context)
+        result = work.forward(
+            _array(theta), _array(temperature), keys.numpy(), packed, keep=call.keep
+        )
+        call.out_shape = call.event_shape
+        mean = torch.from_numpy(result.mean)
+        if not call.keep:
+            return (mean,)
+        codes = torch.from_numpy(result.samples[0])
+        center = _center(call, mean, theta, context)
+        return (mean, keys, codes) if center is None else (mean, keys, codes, center)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *operands: Any) -> Any:
+        """Fold the mapped axis into the rows."""
+        return fold_rows(SampleFused, info, in_dims, operands)
+
+
+class SampleFusedMaxima(Constant):
+    """The maximum (B,), its gradient (B, d) and moment (B,), relative to a target.
+
+    Then what draws them again: keys, packed context and the baseline. Nothing of the
+    size of the samples is kept.
+    """
+
+    @staticmethod
+    def forward(
+        call: Call,
+        theta: Tensor,
+        temperature: Tensor,
+        target: Tensor | None,
+        *context: Tensor,
+    ) -> Outputs:
+        """Draw, solve and average in one pass."""
+        check_point(theta, temperature)
+        settings, rows = call.settings, len(theta)
+        work = compiled_pass(settings, call.event_shape, theta.dtype)
+        keys = draw_keys(rows, call.generator)
+        packed = _packed(call, rows, context)
+        goal = torch.zeros_like(theta) if target is None else target
+        result = work.forward(
+            _array(theta),
+            _array(temperature),
+            keys.numpy(),
+            packed,
+            keep=False,
+            target=_array(goal),
+        )
+        assert result.loss is not None
+        assert result.lowest is not None
+        assert result.gap_moment is not None
+        if target is not None:
+            layer.check_lowest(settings, result.lowest, theta, temperature, target)
+        mean = torch.from_numpy(result.mean)
+        center = _center(call, mean, theta, context)
+        return (
+            torch.from_numpy(result.loss),
+            mean if target is None else mean - target,
+            torch.from_numpy(result.gap_moment),
+            keys,
+            torch.from_numpy(packed),
+            goal if center is None else center,
+        )
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *operands: Any) -> Any:
+        """Fold the mapped axis into the rows."""
+        return fold_rows(SampleFusedMaxima, info, in_dims, operands)
+
+
+@dataclass(frozen=True)
+class FusedRule:
+    """Products from keys (B, 2), codes of solutions and their baseline (B, d).
+
+    With ``again``, codes were not kept and the draws hold the packed context instead:
+    second derivatives of a maximum solve once more.
+    """
+
+    settings: Settings
+    event_shape: tuple[int, ...]
+    again: bool = False
+
+    def vjp(self, point: Pair, g: Tensor, draws: Draws) -> Pair:
+        """Return vector-Jacobian products."""
+        pulled = self._run("vjp", point, (_rows(g),), draws)
+        return _columns(pulled[0]), pulled[1]
+
+    def jvp(self, point: Pair, direction: Pair, draws: Draws) -> Tensor:
+        """Return Jacobian-vector products."""
+        v, e = direction
+        (pushed,) = self._run("jvp", point, (_rows(v), e), draws)
+        return _columns(pushed)
+
+    def hvp(self, point: Pair, g: Tensor, direction: Pair, draws: Draws) -> Pair:
+        """Return derivatives of vector-Jacobian products."""
+        v, e = direction
+        pulled = self._run("hvp", point, (_rows(g), _rows(v), e), draws)
+        return _columns(pulled[0]), pulled[1]
+
+    def jjvp(self, point: Pair, direction: Pair, other: Pair, draws: Draws) -> Tensor:
+        """Return derivatives of Jacobian-vector products."""
+        (v, e), (w, f) = direction, other
+        (pushed,) = self._run("jjvp", point, (_rows(v), e, _rows(w), f), draws)
+        return _columns(pushed)
+
+    def moment_gradient(self, point: Pair, draws: Draws) -> Pair:
+        r"""Return the gradient of the maximum's derivative in the temperature.
+
+        In :math:`\theta`, :math:`\partial y_\varepsilon/\partial\varepsilon`; in
+        :math:`\varepsilon`, what follows from :math:`F_\varepsilon(\theta)` being
+        1-homogeneous in :math:`(\theta, \varepsilon)`.
+        """
+        tau, temperature = point
+        still = torch.zeros_like(tau)[..., None]
+        ones = torch.ones_like(temperature)[:, None]
+        in_tau = self.jvp(point, (still, ones), draws)[..., 0]
+        return in_tau, -(tau * in_tau).sum(-1) / temperature
+
+    def _run(
+        self, name: str, point: Pair, vectors: tuple[Tensor, ...], draws: Draws
+    ) -> Outputs:
+        tensors = (*point, *vectors, *draws)
+        if torch._C._functorch.peek_interpreter_stack() is None:
+            return _product(self, name, len(vectors), *tensors)
+        return ProductOfFused.apply(self, name, len(vectors), *tensors)
+
+    @cached_property
+    def scale(self) -> float:
+        """Factor of samples less their baseline."""
+        return baseline_scale(self.settings)
+
+
+class ProductOfFused(Constant):
+    """A product of a :class:`FusedRule` under function transforms."""
+
+    @staticmethod
+    def forward(rule: FusedRule, name: str, count: int, *tensors: Any) -> Outputs:
+        """Return the product."""
+        return _product(rule, name, count, *tensors)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *operands: Any) -> Any:
+        """Run mapped vectors as further columns where only they are mapped."""
+        count = operands[2]
+        others = (*in_dims[3:5], *in_dims[5 + count :])
+        if any(dim is not None for dim in others):
+            return fold_rows(ProductOfFused, info, in_dims, operands)
+        return _map_columns(info.batch_size, in_dims, operands)
+
+
+def _map_columns(
+    size: int, in_dims: tuple[Any, ...], operands: tuple[Any, ...]
+) -> tuple[Outputs, tuple[int, ...]]:
+    """Fold the mapped axis of the vectors (B, K, ·) into their K."""
+    rule, name, count, *tensors = operands
+
+    def fold(vector: Tensor, dim: int | None) -> Tensor:
+        moved = (
+            vector.expand(size, *vector.shape)
+            if dim is None
+            else vector.movedim(dim, 0)
+        )
+        moved = moved.movedim(0, 1)
+        return moved.reshape(moved.shape[0], -1, *moved.shape[3:])
+
+    vectors = [
+        fold(*pair) for pair in zip(tensors[2 : 2 + count], in_dims[5:], strict=False)
+    ]
+    outputs = ProductOfFused.apply(
+        rule, name, count, *tensors[:2], *vectors, *tensors[2 + count :]
+    )
+
+    def unfold(output: Tensor) -> Tensor:
+        columns = output.shape[1] // size
+        return output.reshape(output.shape[0], size, columns, *output.shape[2:])
+
+    return tuple(unfold(output) for output in outputs), (1,) * len(outputs)
+
+
+def _product(rule: FusedRule, name: str, count: int, *tensors: Any) -> Outputs:
+    tau, temperature, *rest = tensors
+    vectors, (keys, codes, center) = rest[:count], rest[count:]
+    work = compiled_pass(rule.settings, rule.event_shape, temperature.dtype)
+    point = (keys.numpy(), _array(temperature))
+    if rule.again:
+        samples = work.forward(_array(tau), point[1], point[0], _array(codes)).samples
+    else:
+        samples = (_array(codes),)
+    product: Callable[..., Any] = getattr(work, name)
+    outputs = product(
+        samples,
+        *point,
+        *(_array(vector) for vector in vectors),
+        center=None if center is None else _array(center),
+        scale=rule.scale,
+    )
+    arrays = outputs if isinstance(outputs, tuple) else (outputs,)
+    return tuple(torch.from_numpy(array) for array in arrays)
+
+
+def solutions(call: Call, codes: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the solutions (B, M, d) that codes stand for."""
+    work = compiled_pass(call.settings, call.event_shape, dtype)
+    return torch.from_numpy(work.solutions((_array(codes),)))
+
+
+def _packed(call: Call, rows: int, context: Outputs) -> np.ndarray:
+    arrays = tuple(_array(array) for array in context)
+    return pack_context(call.settings, rows, call.event_shape, arrays)
+
+
+def _center(call: Call, mean: Tensor, theta: Tensor, context: Outputs) -> Tensor | None:
+    if call.settings.baseline == "leave_one_out":
+        return mean.clone()
+    if call.settings.baseline == "point":
+        return call.at_point(theta, context)
+    return None
+
+
+def _array(tensor: Tensor) -> np.ndarray:
+    plain = tensor.detach().contiguous()
+    if plain._is_zerotensor():  # what autograd passes for a tangent that is not there
+        plain = plain.clone()
+    return plain.numpy()
+
+
+def _rows(columns: Tensor) -> Tensor:
+    """Turn vectors as columns (B, d, K) into rows (B, K, d)."""
+    return columns.transpose(1, 2)
+
+
+def _columns(rows: Tensor) -> Tensor:
+    """Turn vectors as rows (B, K, d) into columns (B, d, K)."""
+    return rows.transpose(1, 2)
