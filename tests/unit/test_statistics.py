@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from support.statistics import (
     Comparison,
     assert_derivative,
