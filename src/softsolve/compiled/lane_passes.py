@@ -76,7 +76,6 @@ def forward_lanes(
     codes_of = np.empty(LANES, np.int64)
     row_of = np.empty(LANES, np.int64)
     sample_of = np.empty(LANES, np.int64)
-    scratch = np.empty(3 * LANES, z.dtype)
     key_of = np.empty(LANES, np.uint64)
     contexts = np.empty((LANES, context.shape[1]))
     buffer = np.empty(LANES, theta.dtype)
@@ -127,7 +126,7 @@ def forward_lanes(
             row = row_of[0]
         for lane in range(LANES):
             live[lane] = 1 if lane < count else 0
-        call_address(fill_noise, (key_of, sample_of, antithetic, scratch, z, s))
+        call_address(fill_noise, (key_of, sample_of, antithetic, z, s))
         if together:
             amplitude = fill(temperature[row])
         else:
@@ -243,7 +242,6 @@ def vjp_position_lanes(
     s = np.empty_like(z) if scored else z
     zs, ss = z.reshape(-1), s.reshape(-1)
     sample_of = np.empty(LANES, np.int64)
-    scratch = np.empty(3 * LANES, z.dtype)
     key_of = np.empty(LANES, np.uint64)
     weights = np.zeros((cotangents, LANES), g.dtype)
     flat = weights.reshape(-1)
@@ -268,7 +266,7 @@ def vjp_position_lanes(
             count = min(LANES, last - begin)
             for lane in range(LANES):
                 sample_of[lane] = begin + lane
-            call_address(fill_noise, (key_of, sample_of, antithetic, scratch, z, s))
+            call_address(fill_noise, (key_of, sample_of, antithetic, z, s))
             weights[:] = 0
             kept = codes[row, begin : begin + count].view(np.int32)
             for k in range(cotangents):

@@ -5,6 +5,7 @@
 
 from typing import Any
 
+from llvmlite import ir
 from numba import extending, types
 from numba.core import cgutils
 
@@ -43,3 +44,15 @@ def call_address(typing_context: Any, address: Any, arguments: Any) -> Any:
 def call_void(typing_context: Any, address: Any, arguments: Any) -> Any:
     """Do the same for a function that returns nothing."""
     return _call(types.none, typing_context, address, arguments)
+
+
+@intrinsic
+def read_int64(typing_context: Any, address: Any, index: Any) -> Any:
+    """Return the int64 at a place in an array that starts at ``address``."""
+
+    def lower(context, builder, signature, values):
+        kind = ir.IntType(64)
+        start = builder.inttoptr(values[0], kind.as_pointer())
+        return builder.load(builder.gep(start, [values[1]]))
+
+    return types.int64(types.int64, types.int64), lower

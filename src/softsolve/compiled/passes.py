@@ -62,6 +62,22 @@ def centred_dot(y, center, g):
     return total
 
 
+# Loops over the coordinates are functions of their own: in the midst of a pass the
+# compiler does not see that the arrays are different ones.
+@_inlined
+def perturb(x, theta, epsilon, z):
+    """Set x to θ + εz."""
+    for j in range(x.size):
+        x[j] = theta[j] + epsilon * z[j]
+
+
+@_inlined
+def add_weighted(sums, weight, values):
+    """Add weighted values to sums in float64."""
+    for j in range(values.size):
+        sums[j] += weight * values[j]
+
+
 @_inlined
 def add_to(total, partial):
     """Add a group's sums to a row's."""
@@ -149,15 +165,13 @@ def forward_rows(
             call_address(fill, (key, begin, antithetic, z[:count], s[:count]))
             for sample in range(count):
                 noise, solution = z[sample], y[sample]
-                for j in range(size):
-                    x[j] = theta[row, j] + epsilon * noise[j]
+                perturb(x, theta[row], epsilon, noise)
                 code = call_address(
                     kernel, (x, ints, reals, context[row], state, solution)
                 )
                 if code != OK and status[slot] == OK:
                     status[slot] = code
-                for j in range(size):
-                    partial[0, j] += solution[j]
+                add_weighted(partial[0], 1.0, solution)
                 moment += dot(solution, noise)
                 if targeted:
                     gap = centred_dot(solution, target[row], x)
@@ -229,9 +243,7 @@ def vjp_rows(
                 for k in range(cotangents):
                     weight = weights[sample, k]
                     partial_sides[0, k] += weight * side
-                    sums = partial[k]
-                    for j in range(size):
-                        sums[j] += weight * score[j]
+                    add_weighted(partial[k], weight, score)
         add_to(totals[slot], partial)
         add_to(sides[slot : slot + 1], partial_sides)
     return 0

@@ -31,10 +31,19 @@ from typing import Any
 
 import numba
 import numpy as np
+from llvmlite import ir
 from numba import types
 
 from softsolve.compiled.elementary import Emitter
-from softsolve.compiled.hashing import emit_pair, half_words, mix64
+from softsolve.compiled.hashing import (
+    GOLDEN_64,
+    SPLIT_MIX_64,
+    constant,
+    emit_mix,
+    emit_pair,
+    half_words,
+    mix64,
+)
 from softsolve.compiled.kernel import Kernel
 from softsolve.compiled.lane_arithmetic import advance, offsets, store_first
 from softsolve.compiled.lanes import LANES, Lanes, load, store
@@ -138,14 +147,41 @@ def _all_bits(flip, z):
     return lambda flip, z: ones if flip else np.uint64(0)
 
 
-def as_words(scratch):
-    """Return an array of floats as one of words of their size."""
+@intrinsic
+def stream_lanes(typing_context, keys, numbers, antithetic, z):
+    """Return the key words and the bits of a flip for each lane's key and sample."""
+    single = z.dtype == types.float32
+    word = Lanes(types.uint32 if single else types.uint64)
 
+    def lower(context, builder, signature, values):
+        long = ir.VectorType(ir.IntType(64), LANES)
+        key, number = (
+            builder.load(
+                builder.bitcast(
+                    context.make_array(kind)(context, builder, value).data,
+                    long.as_pointer(),
+                ),
+                align=8,
+            )
+            for kind, value in zip(signature.args[:2], values[:2], strict=True)
+        )
+        pairs = builder.zext(values[2], ir.IntType(64))
+        unset = ir.Constant(long, ir.Undefined)
+        pairs = builder.insert_element(unset, pairs, ir.IntType(32)(0))
+        zeros = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
+        pairs = builder.shuffle_vector(pairs, unset, zeros)
+        step = builder.mul(builder.lshr(number, pairs), constant(long, GOLDEN_64))
+        stream = emit_mix(builder, builder.add(key, step), SPLIT_MIX_64)
+        odd = builder.and_(number, pairs)
+        flip = builder.sub(constant(long, 0), odd)
+        words = [stream, stream, flip]
+        if single:
+            short = ir.VectorType(ir.IntType(32), LANES)
+            upper = builder.lshr(stream, constant(long, 32))
+            words = [builder.trunc(part, short) for part in (stream, upper, flip)]
+        return context.make_tuple(builder, signature.return_type, words)
 
-@overload(as_words)
-def _as_words(scratch):
-    word = np.uint32 if scratch.dtype == types.float32 else np.uint64
-    return lambda scratch: scratch.view(word)
+    return types.Tuple([word] * 3)(keys, numbers, antithetic, z), lower
 
 
 @_inlined
@@ -167,7 +203,7 @@ def fill_rows(noise, key, first, antithetic, z, s):
     """Draw z (samples, d) and the scores s there, from sample ``first`` on."""
 
 
-def fill_lanes(noise, keys, numbers, antithetic, scratch, z, s):
+def fill_lanes(noise, keys, numbers, antithetic, z, s):
     """Draw z (d, lanes) and the scores s there: each lane a row's key and a sample."""
 
 
@@ -211,23 +247,18 @@ def _fill_rows(noise, key, first, antithetic, z, s):
 
 
 @overload(fill_lanes, jit_options=_OPTIONS, prefer_literal=True)
-def _fill_lanes(noise, keys, numbers, antithetic, scratch, z, s):
+def _fill_lanes(noise, keys, numbers, antithetic, z, s):
     if not isinstance(noise, types.StringLiteral):
         return None
     pair = _PAIR[noise.literal_value]
     scored = noise.literal_value != "normal"
 
-    def fill(noise, keys, numbers, antithetic, scratch, z, s):
+    def fill(noise, keys, numbers, antithetic, z, s):
         size = z.shape[0]
         half = (size + 1) // 2
-        words = as_words(scratch)
-        for lane in range(LANES):
-            stream, mirrored = _stream(keys[lane], numbers[lane], antithetic)
-            words[lane], words[LANES + lane] = stream_words(stream, z)
-            words[2 * LANES + lane] = all_bits(mirrored, z)
         zs, ss = z.reshape(-1), s.reshape(-1)
-        one, two, flip = load(words, 0), load(words, LANES), load(words, 2 * LANES)
-        index = lanes_of(words.dtype.type(0))
+        one, two, flip = stream_lanes(keys, numbers, antithetic, z)
+        index = lanes_of(all_bits(False, z))
         for at in range(half):
             z1, s1, z2, s2 = pair(one, two, index, flip)
             index = advance(index, 1)
@@ -263,24 +294,24 @@ def laplace_rows(key, first, antithetic, z, s):
     return fill_rows("laplace", key, first, antithetic, z, s)
 
 
-def normal_lanes(keys, numbers, antithetic, scratch, z, s):
+def normal_lanes(keys, numbers, antithetic, z, s):
     """Fill lanes with Gaussian draws."""
-    return fill_lanes("normal", keys, numbers, antithetic, scratch, z, s)
+    return fill_lanes("normal", keys, numbers, antithetic, z, s)
 
 
-def gumbel_lanes(keys, numbers, antithetic, scratch, z, s):
+def gumbel_lanes(keys, numbers, antithetic, z, s):
     """Fill lanes with Gumbel draws."""
-    return fill_lanes("gumbel", keys, numbers, antithetic, scratch, z, s)
+    return fill_lanes("gumbel", keys, numbers, antithetic, z, s)
 
 
-def logistic_lanes(keys, numbers, antithetic, scratch, z, s):
+def logistic_lanes(keys, numbers, antithetic, z, s):
     """Fill lanes with logistic draws."""
-    return fill_lanes("logistic", keys, numbers, antithetic, scratch, z, s)
+    return fill_lanes("logistic", keys, numbers, antithetic, z, s)
 
 
-def laplace_lanes(keys, numbers, antithetic, scratch, z, s):
+def laplace_lanes(keys, numbers, antithetic, z, s):
     """Fill lanes with Laplace draws."""
-    return fill_lanes("laplace", keys, numbers, antithetic, scratch, z, s)
+    return fill_lanes("laplace", keys, numbers, antithetic, z, s)
 
 
 def fill_signature(dtype: np.dtype[Any]) -> Any:
@@ -296,14 +327,13 @@ def fill_signature(dtype: np.dtype[Any]) -> Any:
 def fill_lanes_signature(dtype: np.dtype[Any]) -> Any:
     """Return the signature of a function that fills lanes with draws of ``dtype``.
 
-    ``fill(keys, numbers, antithetic, scratch, z, s)`` draws for each lane the sample of
-    that number under that row key; z and s are (d, LANES), scratch is (3·LANES,).
+    ``fill(keys, numbers, antithetic, z, s)`` draws for each lane the sample of
+    that number under that row key; z and s are (d, LANES).
     """
     draws = types.Array(numba.from_dtype(np.dtype(dtype)), 2, "C")
     keys = types.Array(types.uint64, 1, "C")
     numbers = types.Array(types.int64, 1, "C")
-    scratch = types.Array(draws.dtype, 1, "C")
-    return types.int64(keys, numbers, types.boolean, scratch, draws, draws)
+    return types.int64(keys, numbers, types.boolean, draws, draws)
 
 
 class Fill(Kernel):
