@@ -109,6 +109,11 @@ class Settings:
         return getattr(self.solver, "linear", False)
 
     @property
+    def exact(self) -> bool:
+        """Whether the solver finds the maximum, and not only something close to it."""
+        return getattr(self.solver, "exact", True)
+
+    @property
     def host(self) -> bool:
         """Whether the solver takes NumPy arrays only."""
         return getattr(self.solver, "host", False)
@@ -171,6 +176,7 @@ class Settings:
         reasons = {
             "multiplicative perturbation": self.perturbation.name != "additive",
             "a solver that clips costs": self.clips,
+            f"{self.name}, which is not exact": not self.exact,
             'form="maximum"': self.form != "solution",
         }
         for reason, holds in reasons.items():
