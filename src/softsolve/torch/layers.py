@@ -296,6 +296,7 @@ class Perturbed(nn.Module):
         call.difference = difference
         result = SampleMaxima.apply(call, *rows.fixed, target, *rows.context)
         draws = (*result[3:], None) if call.keep else (None, None, None)
+        rule = functions.ArrayRule(self.settings, rows.event_shape)
         return functions.AttachMaximum.apply(
             *result[:3], tau, rows.temperature, *draws, rule
         )
