@@ -47,7 +47,8 @@ class Samples:
     derivative unbiased, because the score has expectation zero, and cuts its variance:
 
     - ``"none"``: 0;
-    - ``"point"``: the function at the unperturbed scores, ``at_point`` (B, k);
+    - ``"point"``: the function at the unperturbed scores, ``at_point`` (B, k); where
+      that is not at hand, the best baseline that costs no further solve;
     - ``"leave_one_out"``: the average of the other draws, for which
       :math:`f_m - b_m = \frac{M}{M-1}(f_m - \bar f)`.
 
@@ -62,9 +63,11 @@ class Samples:
     ) -> None:
         self.xp = array_namespace(values)
         self.values = values
-        self.baseline = baseline
         self.at_point = at_point
         self.count = values.shape[1]
+        if baseline == "point" and at_point is None:
+            baseline = best_baseline(self.count)
+        self.baseline = baseline
 
     def mean(self) -> Array:
         """Return the average over draws, without baseline, (B, k)."""
