@@ -34,6 +34,7 @@ bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/run.py
 
 docs: $(VENV)/.docs
+	$(BIN)/python docs/check.py
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs out/docs
 	@echo "Open out/docs/index.html"
 
