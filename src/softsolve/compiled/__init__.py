@@ -1,0 +1,1 @@
+"""The fused route: compiled passes, instance kernels and counter-based noise."""

@@ -37,7 +37,7 @@ def encode_signature(dtype: np.dtype[Any]) -> Any:
     return types.int64(solutions, table, codes)
 
 
-def encode_lanes_signature(dtype: np.dtype[Any]) -> Any:  # noqa: ARG001
+def encode_lanes_signature(dtype: np.dtype[Any]) -> Any:
     """Return the signature of ``encode(y, codes)`` for lanes of bytes (d, LANES)."""
     lanes = types.Array(types.uint8, 2, "C")
     return types.int64(lanes, lanes)
@@ -84,6 +84,8 @@ def encode_bits(y, table, codes):
             for bit in range(size - 8 * whole):
                 value |= np.int64(y[row, 8 * whole + bit] != 0) << bit
             codes[row, whole] = value
+        for byte in range((size + 7) // 8, codes.shape[1]):
+            codes[row, byte] = 0
     return 0
 
 

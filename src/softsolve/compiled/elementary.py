@@ -5,8 +5,6 @@ step rounds in the same way wherever it is inlined, so that the same draw has th
 bits in every pass. Errors are within two units in the last place.
 """
 
-# ruff: noqa: ARG001 (what is compiled has its signature from Numba)
-
 import math
 from typing import Any
 
@@ -69,7 +67,7 @@ class Emitter:
         return constant(self.word, value)
 
     def _call(self, name: str, arguments: list[Any]) -> Any:
-        function = cgutils.get_or_insert_function(
+        function = cgutils.get_or_insert_function(  # type: ignore[no-untyped-call]
             self.builder.module,
             ir.FunctionType(self.kind, [self.kind] * len(arguments)),
             f"llvm.{name}.v{self.word.count}f{self.width}",

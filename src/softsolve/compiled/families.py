@@ -12,11 +12,12 @@ import numpy as np
 
 from softsolve.compiled.kernel import OK, block_kernel, kernel
 from softsolve.compiled.lane_arithmetic import (
-    above,
     compare,
     equal,
     lowest_bit,
     mark_above,
+    marks_above,
+    not_below,
 )
 from softsolve.compiled.lanes import LANES, fill, load, maximum, store, where_less
 
@@ -54,6 +55,23 @@ def largest_lanes(theta, ints, reals, context, y, status):
 
 
 @numba.njit(nogil=True, error_model="numpy")
+def _lower_bound(theta, k):
+    """Return a score that at least k reach: the k-th largest of the lanes' maxima."""
+    if k > LANES // 2 or theta.size < 2 * LANES:
+        return theta.dtype.type(-np.inf)
+    best = load(theta, 0)
+    for start in range(LANES, theta.size - LANES + 1, LANES):
+        best = maximum(best, load(theta, start))
+    maxima = np.empty(LANES, theta.dtype)
+    store(maxima, 0, best)
+    bound = theta.dtype.type(np.inf)
+    for lane in range(LANES):
+        if marks_above(maxima, 0, maxima[lane]) < k:
+            bound = min(bound, maxima[lane])
+    return bound
+
+
+@numba.njit(nogil=True, error_model="numpy")
 def kth_largest(theta, k):
     """Return the k-th largest score."""
     size = theta.size
@@ -61,24 +79,23 @@ def kth_largest(theta, k):
         return np.partition(theta, size - k)[size - k]
     best = np.empty(k, theta.dtype)
     best[:] = -np.inf
-    bound = best[k - 1]
+    bound = _lower_bound(theta, k)
     whole = size - size % LANES
     for start in range(0, size, LANES):
+        mask = (1 << (size - whole)) - 1
         if start < whole:
-            mask = above(theta, start, bound)
-        else:
-            mask = (1 << (size - whole)) - 1
+            mask = not_below(theta, start, bound)
         while mask:
             score = theta[start + lowest_bit(mask)]
             mask &= mask - 1
-            if score > bound:
+            if score > best[k - 1]:
                 place = k - 1
                 while place > 0 and best[place - 1] < score:
                     best[place] = best[place - 1]
                     place -= 1
                 best[place] = score
-                bound = best[k - 1]
-    return bound
+                bound = max(bound, best[k - 1])
+    return best[k - 1]
 
 
 @kernel
@@ -143,10 +160,10 @@ def ascending_order(theta):
         for digit in range(1 << DIGIT):
             starts[digit + 1] += starts[digit]
         for j in range(size):
-            digit = np.int64((keys[j] >> np.uint64(shift)) & mask)
-            other_keys[starts[digit]] = keys[j]
-            other_order[starts[digit]] = order[j]
-            starts[digit] += 1
+            place = np.int64((keys[j] >> np.uint64(shift)) & mask)
+            other_keys[starts[place]] = keys[j]
+            other_order[starts[place]] = order[j]
+            starts[place] += 1
         keys, other_keys = other_keys, keys
         order, other_order = other_order, order
     return order

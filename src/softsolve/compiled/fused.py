@@ -56,6 +56,11 @@ class Forward(NamedTuple):
     gap_moment
         With a target: average :math:`\langle y_m - y, z_m \rangle`, the derivative of
         the loss in the temperature, (B,).
+    slope
+        For a solver that clips its scores: average :math:`(y_m - y) \odot
+        1\{\theta + \varepsilon z_m < 0\}`, the derivative of the loss in θ, (B, d).
+        The scores in ``loss`` and ``lowest`` are then :math:`\min(\theta +
+        \varepsilon z_m, 0)`, and ``gap_moment`` has its terms where they are negative.
     """
 
     mean: Array
@@ -64,6 +69,7 @@ class Forward(NamedTuple):
     loss: Array | None = None
     lowest: Array | None = None
     gap_moment: Array | None = None
+    slope: Array | None = None
 
 
 class LeaveOneOut(NamedTuple):
@@ -145,6 +151,7 @@ class FusedPass:
         self.codec = self.plan.codec
         self.table = self.plan.values
         self.even = steps_evenly(self.plan)
+        self.positions = getattr(solver, "family", None) == "argmax"
         self.group = group_size(num_samples)
         self.groups = -(-num_samples // self.group)
         self.scored = noise != "normal"
@@ -217,8 +224,12 @@ class FusedPass:
         *,
         keep: bool = True,
         target: Array | None = None,
+        clip: bool = False,
     ) -> Forward:
         """Solve for all samples of ``theta`` (B, d) and average.
+
+        With ``clip``, values are those of scores clipped at zero, as a solver sees them
+        that clips; without a target they are those of the maximum (a target of 0).
 
         Raises
         ------
@@ -233,19 +244,24 @@ class FusedPass:
         slots = self._slots(rows, split)
         codes = np.empty((rows, samples if keep else 0, self.codec.width), np.uint8)
         totals = np.zeros((slots, size))
+        slopes = np.zeros((slots if clip else 0, size))
         scalars = np.zeros((slots, 4))
         scalars[:, passes.LOWEST] = np.inf
         status = np.zeros(slots, np.int64)
         if context is None:
             context = np.zeros((rows, 0))
-        goal = self.no_center if target is None else target
-        run = (self._lanes if side_by_side else self._rows)(
-            theta, temperature, keys, context, split, codes, goal
-        )
+        if target is None:
+            target = np.zeros_like(theta) if clip else self.no_center
+        inputs = (theta, temperature, keys, context, split, codes, target)
+        if self.positions and samples >= LANES:
+            run = partial(self._positions(*inputs), totals, scalars)
+        else:
+            work = (self._lanes if side_by_side else self._rows)(*inputs)
+            run = partial(work, totals, slopes, scalars, status)
         self._run(
             rows,
             split,
-            lambda start, stop: run(totals, scalars, status, start, stop),
+            run,
             # Samples of several rows share a block: cut where few blocks are cut.
             grain=LANES // gcd(samples, LANES) if apart else 1,
             groups=1 if apart else self.groups,
@@ -258,16 +274,45 @@ class FusedPass:
             lowest = lowest.reshape(rows, -1).min(1)
         sums = (self._folded(scalars, rows, split) / samples).astype(self.dtype)
         result = Forward(mean, sums[:, passes.MOMENT], (codes,) if keep else ())
-        if target is None:
+        if not len(target):
             return result
+        slope = None
+        if clip:
+            slope = (self._folded(slopes, rows, split) / samples).astype(self.dtype)
         return result._replace(
             loss=sums[:, passes.LOSS],
             lowest=lowest.astype(self.dtype),
             gap_moment=sums[:, passes.GAP_MOMENT],
+            slope=slope,
+        )
+
+    def _positions(
+        self,
+        theta: Array,
+        temperature: Array,
+        keys: Array,
+        context: Array,
+        split: bool,
+        codes: Array,
+        target: Array,
+    ) -> Callable[..., Any]:
+        """Return the forward pass for the largest of the scores."""
+        return partial(
+            self._compiled("forward_positions", lane_passes.FORWARD_POSITION_LANES),
+            self._address("fill_lanes", FILL_LANES[self.noise]),
+            *(self.scored, theta, temperature, keys, self.antithetic),
+            *(self.num_samples, self.group, split, codes, target),
         )
 
     def _rows(
-        self, theta, temperature, keys, context, split, codes, goal
+        self,
+        theta: Array,
+        temperature: Array,
+        keys: Array,
+        context: Array,
+        split: bool,
+        codes: Array,
+        target: Array,
     ) -> Callable[..., Any]:
         """Return the forward pass that solves one instance at a time."""
         plan = self.plan
@@ -281,11 +326,18 @@ class FusedPass:
             *(theta, temperature, keys, plan.ints, plan.reals, context),
             plan.state_size,
             *(self.antithetic, self.num_samples, self.group, split),
-            *(codes, goal, self.table),
+            *(codes, target, self.table),
         )
 
     def _lanes(
-        self, theta, temperature, keys, context, split, codes, goal
+        self,
+        theta: Array,
+        temperature: Array,
+        keys: Array,
+        context: Array,
+        split: bool,
+        codes: Array,
+        target: Array,
     ) -> Callable[..., Any]:
         """Return the forward pass that solves blocks of instances."""
         plan, encode = self.plan, self.codec.encode_lanes
@@ -301,7 +353,7 @@ class FusedPass:
             self.scored,
             *(theta, temperature, keys, plan.ints, plan.reals, context),
             *(self.antithetic, samples, self.group if samples >= LANES else samples),
-            *(split, codes.reshape(-1, self.codec.width), goal),
+            *(split, codes.reshape(-1, self.codec.width), target),
             *(self.table, self.even),
         )
 
@@ -372,7 +424,7 @@ class FusedPass:
         """
         cotangents = g.shape[1]
         in_lanes = (
-            getattr(self.solver, "family", None) == "argmax"
+            self.positions
             and self.num_samples >= LANES // 2
             and self.size <= LARGEST_VJP_LANES
         )

@@ -114,7 +114,7 @@ def placed(typing_context: Any, marks: Any, shift: Any) -> Any:
     return Lanes(types.uint32)(marks, shift), lower
 
 
-def _exceeding(context, builder, kind, values):
+def _exceeding(context, builder, kind, values, operator=">"):
     """Emit which of ``array[start : start + LANES]`` exceed the bound."""
     array, start, bound = values
     data = context.make_array(kind)(context, builder, array).data
@@ -125,7 +125,7 @@ def _exceeding(context, builder, kind, values):
     first = builder.insert_element(undefined, bound, ir.IntType(32)(0))
     zeros = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
     bounds = builder.shuffle_vector(first, undefined, zeros)
-    return builder.fcmp_ordered(">", scores, bounds)
+    return builder.fcmp_ordered(operator, scores, bounds)
 
 
 @intrinsic
@@ -136,6 +136,30 @@ def above(typing_context: Any, array: Any, start: Any, bound: Any) -> Any:
         holds = _exceeding(context, builder, signature.args[0], values)
         bits = builder.bitcast(holds, ir.IntType(LANES))
         return builder.zext(bits, ir.IntType(64))
+
+    return types.int64(array, types.intp, array.dtype), lower
+
+
+@intrinsic
+def not_below(typing_context: Any, array: Any, start: Any, bound: Any) -> Any:
+    """Return a mask of which of them reach the bound."""
+
+    def lower(context, builder, signature, values):
+        holds = _exceeding(context, builder, signature.args[0], values, ">=")
+        bits = builder.bitcast(holds, ir.IntType(LANES))
+        return builder.zext(bits, ir.IntType(64))
+
+    return types.int64(array, types.intp, array.dtype), lower
+
+
+@intrinsic
+def marks_above(typing_context: Any, array: Any, start: Any, bound: Any) -> Any:
+    """Return how many of them exceed the bound."""
+
+    def lower(context, builder, signature, values):
+        holds = _exceeding(context, builder, signature.args[0], values)
+        bits = builder.bitcast(holds, ir.IntType(LANES))
+        return builder.zext(builder.ctpop(bits), ir.IntType(64))
 
     return types.int64(array, types.intp, array.dtype), lower
 

@@ -7,6 +7,7 @@ results do not depend on which samples share a block.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+# ruff: noqa: ARG001 (passes that take each other's place have one signature)
 
 import numpy as np
 
@@ -19,7 +20,15 @@ from softsolve.compiled.lane_arithmetic import (
     subtract,
     total,
 )
-from softsolve.compiled.lanes import LANES, fill, load, store, where_less
+from softsolve.compiled.lanes import (
+    LANES,
+    fill,
+    load,
+    maximum,
+    minimum,
+    store,
+    where_less,
+)
 from softsolve.compiled.native import call_address, call_void
 from softsolve.compiled.passes import (
     GAP_MOMENT,
@@ -28,6 +37,7 @@ from softsolve.compiled.passes import (
     MOMENT,
     Pass,
     _inlined,
+    dot,
 )
 from softsolve.compiled.random import row_key
 
@@ -60,6 +70,7 @@ def forward_lanes(
     table,
     even,
     totals,
+    slopes,
     scalars,
     status,
     start,
@@ -83,7 +94,9 @@ def forward_lanes(
     gaps = np.empty(LANES, theta.dtype)
     gap_moments = np.empty(LANES, theta.dtype)
     live = np.empty(LANES, theta.dtype)
+    clipping = slopes.shape[0] > 0
     sums = np.zeros(size * LANES, theta.dtype)
+    slope_sums = np.zeros(size * LANES if clipping else 0, theta.dtype)
     group_sums = np.zeros(4)
     group_sums[LOWEST] = np.inf
     keep, targeted = codes.shape[0] > 0, target.shape[0] > 0
@@ -162,8 +175,20 @@ def forward_lanes(
                     goal = fill(target[row, j])
                 else:
                     goal = gather(target[:, j], row_of, buffer)
-                distance = subtract(value, goal)
-                gap = fmuladd(distance, load(xs, at), gap)
+                distance, score = subtract(value, goal), load(xs, at)
+                if clipping:
+                    none = fill(zero)
+                    noise = where_less(score, none, noise, none)
+                    slope_lanes = where_less(score, none, distance, none)
+                    score = minimum(score, none)
+                    if together:
+                        added = fmuladd(slope_lanes, alive, load(slope_sums, at))
+                        store(slope_sums, at, added)
+                    else:
+                        store(buffer, 0, slope_lanes)
+                        for lane in range(count):
+                            slopes[row_of[lane], j] += buffer[lane]
+                gap = fmuladd(distance, score, gap)
                 gap_moment = fmuladd(distance, noise, gap_moment)
         failed = 0
         for lane in range(LANES):
@@ -187,12 +212,15 @@ def forward_lanes(
                 slot = item if split else row
                 for j in range(size):
                     totals[slot, j] += total(load(sums, j * LANES))
+                    if clipping:
+                        slopes[slot, j] += total(load(slope_sums, j * LANES))
                 for column in (MOMENT, LOSS, GAP_MOMENT):
                     scalars[slot, column] += group_sums[column]
                     group_sums[column] = 0
                 scalars[slot, LOWEST] = min(scalars[slot, LOWEST], group_sums[LOWEST])
                 group_sums[LOWEST] = np.inf
                 sums[:] = 0
+                slope_sums[:] = 0
                 item += 1
                 sample = (item % groups) * group
                 ending = min(sample + group, num_samples)
@@ -211,7 +239,94 @@ def forward_lanes(
 
 
 FORWARD_LANES = Pass(
-    forward_lanes, "i i i b t2 t1 k2 n1 f1 f2 b i i b c2 t2 f1 b f2 f2 n1 i i"
+    forward_lanes, "i i i b t2 t1 k2 n1 f1 f2 b i i b c2 t2 f1 b f2 f2 f2 n1 i i"
+)
+
+
+def forward_position_lanes(
+    fill_noise,
+    scored,
+    theta,
+    temperature,
+    keys,
+    antithetic,
+    num_samples,
+    group,
+    split,
+    codes,
+    target,
+    totals,
+    scalars,
+    start,
+    stop,
+):
+    """Find the largest of the perturbed scores; at least LANES samples a row."""
+    size = theta.shape[1]
+    groups = (num_samples + group - 1) // group
+    z = np.empty((size, LANES), theta.dtype)
+    s = np.empty_like(z) if scored else z
+    zs = z.reshape(-1)
+    sample_of = np.empty(LANES, np.int64)
+    key_of = np.empty(LANES, np.uint64)
+    live = np.empty(LANES, theta.dtype)
+    places = np.empty(LANES, np.uint32)
+    counts = np.empty(size, np.int64)
+    kept = codes.view(np.uint32)
+    keep, targeted = codes.shape[1] > 0, target.shape[0] > 0
+    zero, infinity = theta.dtype.type(0), theta.dtype.type(np.inf)
+    none = fill(zero)
+    for item in range(start, stop):
+        row = item // groups
+        slot = item if split else row
+        key_of[:] = row_key(keys[row, 0], keys[row, 1])
+        amplitude = fill(temperature[row])
+        counts[:] = 0
+        moment, loss, gap_moment, lowest = 0.0, 0.0, 0.0, np.inf
+        first = (item - row * groups) * group
+        last = min(first + group, num_samples)
+        for begin in range(first, last, LANES):
+            count = min(LANES, last - begin)
+            for lane in range(LANES):
+                sample_of[lane] = begin + lane
+                live[lane] = 1 if lane < count else 0
+            alive = load(live, 0)
+            call_address(fill_noise, (key_of, sample_of, antithetic, z, s))
+            best_noise, place = load(zs, 0), fill(np.uint32(0))
+            best = scaled(amplitude, best_noise, fill(theta[row, 0]))
+            for j in range(1, size):
+                noise = load(zs, j * LANES)
+                score = scaled(amplitude, noise, fill(theta[row, j]))
+                place = where_less(best, score, fill(np.uint32(j)), place)
+                best_noise = where_less(best, score, noise, best_noise)
+                best = maximum(best, score)
+            store(places, 0, place)
+            for lane in range(count):
+                counts[places[lane]] += 1
+            if keep:
+                for lane in range(count):
+                    kept[row, begin + lane, 0] = places[lane]
+            moment += total(fmuladd(best_noise, alive, none))
+            if targeted:
+                for j in range(size):
+                    noise, goal = load(zs, j * LANES), fill(-target[row, j])
+                    score = scaled(amplitude, noise, fill(theta[row, j]))
+                    best = fmuladd(goal, score, best)
+                    best_noise = fmuladd(goal, noise, best_noise)
+                loss += total(fmuladd(best, alive, none))
+                gap_moment += total(fmuladd(best_noise, alive, none))
+                least_gap = least(where_less(none, alive, best, fill(infinity)))
+                lowest = min(lowest, least_gap)
+        for j in range(size):
+            totals[slot, j] += counts[j]
+        scalars[slot, MOMENT] += moment
+        scalars[slot, LOSS] += loss
+        scalars[slot, GAP_MOMENT] += gap_moment
+        scalars[slot, LOWEST] = min(scalars[slot, LOWEST], lowest)
+    return 0
+
+
+FORWARD_POSITION_LANES = Pass(
+    forward_position_lanes, "i b t2 t1 k2 b i i b c3 t2 f2 f2 i i"
 )
 
 
@@ -245,7 +360,8 @@ def vjp_position_lanes(
     key_of = np.empty(LANES, np.uint64)
     weights = np.zeros((cotangents, LANES), g.dtype)
     flat = weights.reshape(-1)
-    middle = np.zeros(cotangents)
+    gains = np.empty((cotangents, size), g.dtype)
+    kept = codes.view(np.int32)
     sums = np.empty(cotangents * size * LANES, g.dtype)
     side_sums = np.empty(cotangents * LANES, g.dtype)
     zero = g.dtype.type(0)
@@ -253,11 +369,12 @@ def vjp_position_lanes(
         row = item // groups
         slot = item if split else row
         key_of[:] = row_key(keys[row, 0], keys[row, 1])
-        middle[:] = 0
-        if center.shape[0]:
-            for k in range(cotangents):
-                for j in range(size):
-                    middle[k] += center[row, j] * g[row, k, j]
+        for k in range(cotangents):
+            middle = zero
+            if center.shape[0]:
+                middle = dot(center[row], g[row, k])
+            for j in range(size):
+                gains[k, j] = g[row, k, j] - middle
         sums[:] = 0
         side_sums[:] = 0
         first = (item - row * groups) * group
@@ -267,11 +384,11 @@ def vjp_position_lanes(
             for lane in range(LANES):
                 sample_of[lane] = begin + lane
             call_address(fill_noise, (key_of, sample_of, antithetic, z, s))
-            weights[:] = 0
-            kept = codes[row, begin : begin + count].view(np.int32)
             for k in range(cotangents):
                 for lane in range(count):
-                    weights[k, lane] = g[row, k, kept[lane, 0]] - middle[k]
+                    weights[k, lane] = gains[k, kept[row, begin + lane, 0]]
+                for lane in range(count, LANES):
+                    weights[k, lane] = 0
                 if mixing != 0:
                     for lane in range(0, count, 2):
                         both = mixing * (weights[k, lane] + weights[k, lane + 1])

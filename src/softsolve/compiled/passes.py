@@ -72,6 +72,22 @@ def perturb(x, theta, epsilon, z):
 
 
 @_inlined
+def clip(x, z, clipped):
+    """Set x to min(x, 0), and ``clipped`` to z where that keeps x as it is, else 0."""
+    for j in range(x.size):
+        below = x[j] < 0
+        clipped[j] = z[j] if below else 0
+        x[j] = x[j] if below else 0
+
+
+@_inlined
+def add_slopes(sums, y, target, x):
+    """Add y - target to the sums where x is negative."""
+    for j in range(x.size):
+        sums[j] += y[j] - target[j] if x[j] < 0 else 0
+
+
+@_inlined
 def add_weighted(sums, weight, values):
     """Add weighted values to sums in float64."""
     for j in range(values.size):
@@ -130,6 +146,7 @@ def forward_rows(
     target,
     table,
     totals,
+    slopes,
     scalars,
     status,
     start,
@@ -144,8 +161,11 @@ def forward_rows(
     y = np.empty_like(z)
     x = np.empty(size, theta.dtype)
     partial = np.empty((1, size))
+    partial_slopes = np.empty((1, size))
     state = np.zeros(state_size)
     keep, targeted = codes.shape[1] > 0, target.shape[0] > 0
+    clipping = slopes.shape[0] > 0
+    clipped = np.empty_like(x)
     primed = -1
     for item in range(start, stop):
         row = item // groups
@@ -157,6 +177,7 @@ def forward_rows(
             call_address(kernel, (theta[row], ints, reals, context[row], state, y[0]))
             primed = row
         partial[:] = 0
+        partial_slopes[:] = 0
         moment, loss, gap_moment, lowest = 0.0, 0.0, 0.0, np.inf
         first = (item - row * groups) * group
         last = min(first + group, num_samples)
@@ -173,6 +194,10 @@ def forward_rows(
                     status[slot] = code
                 add_weighted(partial[0], 1.0, solution)
                 moment += dot(solution, noise)
+                if clipping:
+                    clip(x, noise, clipped)
+                    add_slopes(partial_slopes[0], solution, target[row], x)
+                    noise = clipped
                 if targeted:
                     gap = centred_dot(solution, target[row], x)
                     loss += gap
@@ -182,6 +207,8 @@ def forward_rows(
                 kept = codes[row, begin : begin + count]
                 call_address(encode, (y[:count], table, kept))
         add_to(totals[slot : slot + 1], partial)
+        if clipping:
+            add_to(slopes[slot : slot + 1], partial_slopes)
         scalars[slot, MOMENT] += moment
         scalars[slot, LOSS] += loss
         scalars[slot, GAP_MOMENT] += gap_moment
@@ -349,7 +376,7 @@ class Pass(Kernel):
 SAMPLES = "c3 f1 k2 b i b t2 r r"
 
 FORWARD_ROWS = Pass(
-    forward_rows, "i i i b t2 t1 k2 n1 f1 f2 i b i i b c3 t2 f1 f2 f2 n1 i i"
+    forward_rows, "i i i b t2 t1 k2 n1 f1 f2 i b i i b c3 t2 f1 f2 f2 f2 n1 i i"
 )
 VJP_ROWS = Pass(vjp_rows, f"i i b {SAMPLES} t3 f3 f2 i i")
 JVP_ROWS = Pass(jvp_rows, f"i i b {SAMPLES} t3 t2 f3 i i")

@@ -25,6 +25,8 @@ from softsolve.solvers.base import KernelSolver, Solver
 
 Array = np.ndarray[Any, Any]
 
+FAMILIES = ("argmax", "topk", "ranking")
+
 # Entries of an instance up to which blocks of instances side by side fit the caches.
 LARGEST_BLOCK_SIZE = 200 * 200
 
@@ -64,7 +66,7 @@ class Plan:
 
 def supports(solver: Any) -> bool:
     """Tell whether the fused route has kernels for a solver."""
-    return isinstance(solver, KernelSolver) or hasattr(solver, "family")
+    return isinstance(solver, KernelSolver) or getattr(solver, "family", "") in FAMILIES
 
 
 def plan_for(
@@ -83,6 +85,12 @@ def plan_for(
             state_size=solver.state_size(event_shape),
         )
     family = getattr(solver, "family", None)
+    if family not in FAMILIES:
+        msg = (
+            f"the fused route needs a solver with a kernel or a family; got "
+            f"{solver!r}. Use the array or the host route."
+        )
+        raise TypeError(msg)
     none = np.zeros(0)
     if family == "argmax":
         no_ints = np.zeros(0, np.int64)
@@ -94,25 +102,19 @@ def plan_for(
         short = 4 * count < size // 8
         codec = positions_codec(count) if short else codec_for("binary", size, dtype)
         return Plan(k_largest, np.array([count]), none, codec, light=True)
-    if family == "ranking":
-        # In the precision of the solutions, so that a value is found in the table.
-        reference = parameters.astype(dtype).astype(np.float64)
-        kept_whole = size > 1 << 16
-        codec = codec_for("real", size, dtype) if kept_whole else ranks_codec(size)
-        return Plan(
-            ranking,
-            np.zeros(0, np.int64),
-            reference,
-            codec,
-            block=ranking_lanes if codec.encode_lanes is not None else None,
-            table=reference,
-            light=True,
-        )
-    msg = (
-        f"the fused route needs a solver with a kernel or a family; got {solver!r}. "
-        "Use the array or the host route."
+    # In the precision of the solutions, so that a value is found in the table.
+    reference = parameters.astype(dtype).astype(np.float64)
+    kept_whole = size > 1 << 16
+    codec = codec_for("real", size, dtype) if kept_whole else ranks_codec(size)
+    return Plan(
+        ranking,
+        np.zeros(0, np.int64),
+        reference,
+        codec,
+        block=ranking_lanes if codec.encode_lanes is not None else None,
+        table=reference,
+        light=True,
     )
-    raise TypeError(msg)
 
 
 def steps_evenly(plan: Plan) -> bool:

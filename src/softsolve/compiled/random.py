@@ -46,7 +46,7 @@ from softsolve.compiled.hashing import (
 )
 from softsolve.compiled.kernel import Kernel
 from softsolve.compiled.lane_arithmetic import advance, offsets, store_first
-from softsolve.compiled.lanes import LANES, Lanes, load, store
+from softsolve.compiled.lanes import LANES, Lanes, store
 from softsolve.compiled.lanes import fill as lanes_of
 from softsolve.compiled.native import call_address, intrinsic, overload
 from softsolve.parallel import run_ranges

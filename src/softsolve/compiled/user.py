@@ -1,5 +1,8 @@
 """A user's own function of one instance, compiled into the fused passes."""
 
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+# ruff: noqa: ARG001 (kernels have one signature)
+
 import inspect
 import logging
 import re
@@ -24,17 +27,19 @@ Solution = Literal["binary", "integer", "real"]
 LARGEST_EVENT_NDIM = 3
 
 
-def _address(theta, ints):  # type: ignore[no-untyped-def]
+# Declared as what type checkers cannot see through.
+njit: Any = numba.njit
+
+
+@njit
+def _address(theta, ints):
     return read_int64(ints[0], theta.itemsize // 4 - 1)
-
-
-_address = numba.njit(_address)
 
 
 # Adapters: the user's function is called by its address, which is data to them, so they
 # are compiled once and kept on disk whatever function is used.
 @kernel
-def call_1d(theta, ints, reals, context, state, y):  # type: ignore[no-untyped-def]
+def call_1d(theta, ints, reals, context, state, y):
     """Call a function of a vector of scores."""
     y[:] = 0
     call_void(_address(theta, ints), (theta, y))
@@ -42,7 +47,7 @@ def call_1d(theta, ints, reals, context, state, y):  # type: ignore[no-untyped-d
 
 
 @kernel
-def call_1d_context(theta, ints, reals, context, state, y):  # type: ignore[no-untyped-def]
+def call_1d_context(theta, ints, reals, context, state, y):
     """Call a function of a vector of scores and a context."""
     y[:] = 0
     call_void(_address(theta, ints), (theta, context, y))
@@ -50,7 +55,7 @@ def call_1d_context(theta, ints, reals, context, state, y):  # type: ignore[no-u
 
 
 @kernel
-def call_2d(theta, ints, reals, context, state, y):  # type: ignore[no-untyped-def]
+def call_2d(theta, ints, reals, context, state, y):
     """Call a function of a matrix of scores."""
     y[:] = 0
     shape = (ints[1], ints[2])
@@ -59,7 +64,7 @@ def call_2d(theta, ints, reals, context, state, y):  # type: ignore[no-untyped-d
 
 
 @kernel
-def call_2d_context(theta, ints, reals, context, state, y):  # type: ignore[no-untyped-def]
+def call_2d_context(theta, ints, reals, context, state, y):
     """Call a function of a matrix of scores and a context."""
     y[:] = 0
     shape = (ints[1], ints[2])
@@ -68,7 +73,7 @@ def call_2d_context(theta, ints, reals, context, state, y):  # type: ignore[no-u
 
 
 @kernel
-def call_3d(theta, ints, reals, context, state, y):  # type: ignore[no-untyped-def]
+def call_3d(theta, ints, reals, context, state, y):
     """Call a function of scores with three axes."""
     y[:] = 0
     shape = (ints[1], ints[2], ints[3])
@@ -77,7 +82,7 @@ def call_3d(theta, ints, reals, context, state, y):  # type: ignore[no-untyped-d
 
 
 @kernel
-def call_3d_context(theta, ints, reals, context, state, y):  # type: ignore[no-untyped-def]
+def call_3d_context(theta, ints, reals, context, state, y):
     """Call a function of scores with three axes and a context."""
     y[:] = 0
     shape = (ints[1], ints[2], ints[3])
@@ -134,12 +139,12 @@ class UserKernel(Kernel):
         cached = True
         try:
             try:
-                dispatcher = numba.njit(signature, cache=True, **options)(self.function)
+                dispatcher = njit(signature, cache=True, **options)(self.function)
             except RuntimeError as error:
                 if "cannot cache" not in str(error):
                     raise
                 cached = False
-                dispatcher = numba.njit(signature, **options)(self.function)
+                dispatcher = njit(signature, **options)(self.function)
         except (NumbaError, UnsupportedBytecodeError) as error:
             raise TypeError(self._explain(error, dtype)) from error
         dispatcher.disable_compile()
