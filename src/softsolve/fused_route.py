@@ -16,15 +16,14 @@ DTYPES = ("float32", "float64")
 
 def reason_against(settings: Settings) -> str | None:
     """Say why a layer cannot take the fused route, or return None if it can."""
-    reasons = {
-        f"{settings.name} has no compiled kernel": not supports(settings.solver),
-        "it draws additive noise only": settings.perturbation.name != "additive",
-        f"it cannot draw {settings.noise!r}": settings.noise not in NOISES.values(),
-        'it averages solutions, form="solution"': settings.form != "solution",
-    }
-    for reason, holds in reasons.items():
-        if holds:
-            return reason
+    if not supports(settings.solver):
+        return f"{settings.name} has no compiled kernel"
+    if settings.perturbation.name != "additive":
+        return "it draws additive noise only"
+    if settings.noise not in NOISES.values():
+        return f"it cannot draw {settings.noise!r}"
+    if settings.form != "solution":
+        return 'it averages solutions, form="solution"'
     return None
 
 

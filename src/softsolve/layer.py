@@ -389,6 +389,8 @@ def memory_message(size: int, budget: int) -> str:
 
 def check_temperature(temperature: object) -> None:
     """Raise unless a concrete temperature is positive and finite everywhere."""
+    if type(temperature) is float and 0 < temperature < math.inf:
+        return
     try:
         values = np.atleast_1d(np.asarray(temperature, dtype=float)).reshape(-1)
     except (TypeError, ValueError):

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
 import torch
-from torch.autograd import Function
 
 from softsolve import estimators
 from softsolve._arrays import inner
 from softsolve.layer import Settings, column_projector, identity_columns, memory_message
 from softsolve.perturbation import DensityDerivatives
 from softsolve.torch.precision import full_precision
+from softsolve.torch.transforms import Function, first_order
 
 Tensor = torch.Tensor
 Pair = tuple[Tensor, Tensor]
@@ -38,6 +38,9 @@ class Rule(Protocol):
     @property
     def event_shape(self) -> tuple[int, ...]:
         """The shape of one instance."""
+
+    def pull(self, point: Pair, g: Tensor, draws: Draws) -> Pair:
+        """Return the vector-Jacobian product of one vector (B, k), (B, d) and (B,)."""
 
     def vjp(self, point: Pair, g: Tensor, draws: Draws) -> Pair:
         """Return vector-Jacobian products."""
@@ -61,6 +64,11 @@ class ArrayRule:
 
     settings: Settings
     event_shape: tuple[int, ...]
+
+    def pull(self, point: Pair, g: Tensor, draws: Draws) -> Pair:
+        """Return the vector-Jacobian product of one vector."""
+        in_tau, in_temperature = self.vjp(point, g[..., None], draws)
+        return in_tau[..., 0], in_temperature[..., 0]
 
     def vjp(self, point: Pair, g: Tensor, draws: Draws) -> Pair:
         """Return vector-Jacobian products."""
@@ -163,9 +171,13 @@ class Attach(Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         """Return the vjp in the point."""
         tau, temperature, *draws = ctx.saved_tensors
+        symmetric = ctx.rule.settings.symmetric
+        if first_order() and not symmetric:
+            pulled = ctx.rule.pull((tau, temperature), gradients[0], draws)
+            return None, *pulled, None, None, None, None
         g = gradients[0][..., None]
         in_tau, in_temperature = Vjp.apply(tau, temperature, g, *draws, ctx.rule)
-        if ctx.rule.settings.symmetric:
+        if symmetric:
             in_tau = _symmetric(ctx.rule, tau, temperature, g, draws)
         return None, in_tau[..., 0], in_temperature[..., 0], None, None, None, None
 

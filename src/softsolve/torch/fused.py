@@ -1,5 +1,6 @@
 """The fused route in torch: compiled passes that read tensors as NumPy arrays."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -42,14 +43,12 @@ class SampleFused(Constant):
         call: Call, theta: Tensor, temperature: Tensor, *context: Tensor
     ) -> Outputs:
         """Draw, solve and average in one pass."""
-        check_point(theta, temperature)
-        settings, rows = call.settings, len(theta)
-        work = compiled_pass(settings, call.event_shape, theta.dtype)
+        point = _point(theta, temperature)
+        rows = len(theta)
+        work = compiled_pass(call.settings, call.event_shape, theta.dtype)
         keys = draw_keys(rows, call.generator)
         packed = _packed(call, rows, context)
-        result = work.forward(
-            _array(theta), _array(temperature), keys.numpy(), packed, keep=call.keep
-        )
+        result = work.forward(*point, keys.numpy(), packed, keep=call.keep)
         call.out_shape = call.event_shape
         mean = torch.from_numpy(result.mean)
         if not call.keep:
@@ -80,19 +79,14 @@ class SampleFusedMaxima(Constant):
         *context: Tensor,
     ) -> Outputs:
         """Draw, solve and average in one pass."""
-        check_point(theta, temperature)
+        point = _point(theta, temperature)
         settings, rows = call.settings, len(theta)
         work = compiled_pass(settings, call.event_shape, theta.dtype)
         keys = draw_keys(rows, call.generator)
         packed = _packed(call, rows, context)
         goal = torch.zeros_like(theta) if target is None else target
         result = work.forward(
-            _array(theta),
-            _array(temperature),
-            keys.numpy(),
-            packed,
-            keep=False,
-            target=_array(goal),
+            *point, keys.numpy(), packed, keep=False, target=_array(goal)
         )
         assert result.loss is not None
         assert result.lowest is not None
@@ -127,6 +121,11 @@ class FusedRule:
     settings: Settings
     event_shape: tuple[int, ...]
     again: bool = False
+
+    def pull(self, point: Pair, g: Tensor, draws: Draws) -> Pair:
+        """Return the vector-Jacobian product of one vector."""
+        in_tau, in_temperature = self.product("vjp", point, (g[:, None],), draws)
+        return in_tau[:, 0], in_temperature[:, 0]
 
     def vjp(self, point: Pair, g: Tensor, draws: Draws) -> Pair:
         """Return vector-Jacobian products."""
@@ -168,9 +167,30 @@ class FusedRule:
         self, name: str, point: Pair, vectors: tuple[Tensor, ...], draws: Draws
     ) -> Outputs:
         tensors = (*point, *vectors, *draws)
-        if torch._C._functorch.peek_interpreter_stack() is None:
-            return _product(self, name, len(vectors), *tensors)
         return ProductOfFused.apply(self, name, len(vectors), *tensors)
+
+    def product(
+        self, name: str, point: Pair, vectors: tuple[Tensor, ...], draws: Draws
+    ) -> Outputs:
+        """Return a product of vectors as rows, outside of differentiation."""
+        keys, codes, center = draws
+        temperature = _array(point[1])
+        work = compiled_pass(self.settings, self.event_shape, point[1].dtype)
+        samples: tuple[np.ndarray, ...] = (_array(codes),)
+        if self.again:
+            scores = _array(point[0])
+            samples = work.forward(scores, temperature, _array(keys), *samples).samples
+        product: Callable[..., Any] = getattr(work, name)
+        outputs = product(
+            samples,
+            _array(keys),
+            temperature,
+            *(_array(vector) for vector in vectors),
+            center=None if center is None else _array(center),
+            scale=self.scale,
+        )
+        arrays = outputs if isinstance(outputs, tuple) else (outputs,)
+        return tuple(torch.from_numpy(array) for array in arrays)
 
     @cached_property
     def scale(self) -> float:
@@ -179,12 +199,16 @@ class FusedRule:
 
 
 class ProductOfFused(Constant):
-    """A product of a :class:`FusedRule` under function transforms."""
+    """A product of a :class:`FusedRule`, by its name."""
 
     @staticmethod
     def forward(rule: FusedRule, name: str, count: int, *tensors: Any) -> Outputs:
         """Return the product."""
-        return _product(rule, name, count, *tensors)
+        tau, temperature, *rest = tensors
+        keys, codes, center = rest[count:]
+        return rule.product(
+            name, (tau, temperature), tuple(rest[:count]), (keys, codes, center)
+        )
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *operands: Any) -> Any:
@@ -225,31 +249,22 @@ def _map_columns(
     return tuple(unfold(output) for output in outputs), (1,) * len(outputs)
 
 
-def _product(rule: FusedRule, name: str, count: int, *tensors: Any) -> Outputs:
-    tau, temperature, *rest = tensors
-    vectors, (keys, codes, center) = rest[:count], rest[count:]
-    work = compiled_pass(rule.settings, rule.event_shape, temperature.dtype)
-    point = (keys.numpy(), _array(temperature))
-    if rule.again:
-        samples = work.forward(_array(tau), point[1], point[0], _array(codes)).samples
-    else:
-        samples = (_array(codes),)
-    product: Callable[..., Any] = getattr(work, name)
-    outputs = product(
-        samples,
-        *point,
-        *(_array(vector) for vector in vectors),
-        center=None if center is None else _array(center),
-        scale=rule.scale,
-    )
-    arrays = outputs if isinstance(outputs, tuple) else (outputs,)
-    return tuple(torch.from_numpy(array) for array in arrays)
-
-
 def solutions(call: Call, codes: Tensor, dtype: torch.dtype) -> Tensor:
     """Return the solutions (B, M, d) that codes stand for."""
     work = compiled_pass(call.settings, call.event_shape, dtype)
     return torch.from_numpy(work.solutions((_array(codes),)))
+
+
+def _point(theta: Tensor, temperature: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """Return scores and temperatures as arrays, or raise if they cannot be used."""
+    scores, temperatures = _array(theta), _array(temperature)
+    # What is not finite shows in a sum of squares, which is quick; so does what is only
+    # large, and has to be looked at more closely.
+    flat = scores.reshape(-1)
+    suspect = not (math.isfinite(flat.dot(flat)) and temperatures.min(initial=1) > 0)
+    if suspect or not math.isfinite(temperatures.dot(temperatures)):
+        check_point(theta, temperature)
+    return scores, temperatures
 
 
 def _packed(call: Call, rows: int, context: Outputs) -> np.ndarray:
@@ -266,7 +281,8 @@ def _center(call: Call, mean: Tensor, theta: Tensor, context: Outputs) -> Tensor
 
 
 def _array(tensor: Tensor) -> np.ndarray:
-    plain = tensor.detach().contiguous()
+    plain = tensor.detach() if tensor.requires_grad else tensor
+    plain = plain.contiguous()
     if plain._is_zerotensor():  # what autograd passes for a tangent that is not there
         plain = plain.clone()
     return plain.numpy()

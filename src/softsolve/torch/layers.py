@@ -53,7 +53,10 @@ class Rows:
 
     def restore(self, values: Tensor, shape: tuple[int, ...]) -> Tensor:
         """Give results (B, k) the batch's shape and the scores' type."""
-        return values.reshape(self.batch_shape + shape).to(self.dtype)
+        full_shape = self.batch_shape + shape
+        if values.shape != full_shape:
+            values = values.reshape(full_shape)
+        return values if values.dtype == self.dtype else values.to(self.dtype)
 
 
 class Perturbed(nn.Module):
@@ -255,7 +258,10 @@ class Perturbed(nn.Module):
         half = theta.dtype in (torch.float16, torch.bfloat16)
         work = torch.float32 if half else theta.dtype
         count, size = math.prod(batch_shape), math.prod(event_shape)
-        flat = theta.to(work).reshape(count, size)
+        # Views cost as much as small solvers, in the backward pass once more.
+        flat = theta.to(work) if half else theta
+        if flat.shape != (count, size):
+            flat = flat.reshape(count, size)
         temperature = self.temperature if temperature is None else temperature
         if isinstance(temperature, torch.Tensor):
             temperature = temperature.to(device=theta.device, dtype=work)

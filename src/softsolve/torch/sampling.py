@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.autograd import Function
 
 from softsolve import estimators, layer
 from softsolve._arrays import inner
@@ -18,6 +17,7 @@ from softsolve.layer import Settings
 from softsolve.perturbation import DensityDerivatives
 from softsolve.torch.precision import full_precision
 from softsolve.torch.random import draw
+from softsolve.torch.transforms import Function, transforms_active
 
 Tensor = torch.Tensor
 
@@ -147,6 +147,14 @@ def fold_rows(
 
 class Constant(Function):
     """What the sampling functions share: their outputs have no derivatives."""
+
+    @classmethod
+    def apply(cls, *args: Any) -> Any:
+        """Call the function, without autograd where it has nothing to do."""
+        if transforms_active():
+            return super().apply(*args)
+        with torch.no_grad():
+            return cls.forward(*args)
 
     @staticmethod
     def setup_context(
