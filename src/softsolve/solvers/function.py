@@ -1,99 +1,14 @@
-"""Solvers made of a user's function."""
+"""Making a solver of a user's function."""
 
 import functools
-import os
 from collections.abc import Callable
-from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import Any, overload
+from typing import Any, Literal, overload
 
-import numpy as np
+from softsolve.solvers.black_box import FunctionSolver
 
-from softsolve.solvers.base import Array, Shape, Solver
+__all__ = ["FunctionSolver", "solver"]
 
 Function = Callable[..., Any]
-
-
-class FunctionSolver(Solver):
-    """A user's function as a solver; made by :func:`solver`."""
-
-    def __init__(
-        self,
-        function: object,
-        *,
-        batched: bool,
-        linear: bool,
-        workers: int | None,
-        executor: Executor | None,
-        event_ndim: int,
-        out_shape: tuple[int, ...] | None,
-        native: bool,
-    ) -> None:
-        if not callable(function):
-            msg = f"solver(function) needs a callable; got {function!r}."
-            raise TypeError(msg)
-        if workers is not None and workers < 1:
-            msg = f"solver(workers=...) must be at least 1; got {workers}."
-            raise ValueError(msg)
-        if native and (not batched or workers is not None or executor is not None):
-            msg = (
-                "solver(native=True) hands the framework's own batch to the function: "
-                "batched=False, workers= and executor= do not go with it. Drop "
-                "native=True to work on NumPy arrays."
-            )
-            raise ValueError(msg)
-        self.function = function
-        self.batched = batched
-        self.linear = linear
-        self.workers = workers
-        self.executor = executor
-        self.event_ndim = event_ndim
-        self.out_shape = out_shape
-        self.host = not native
-        functools.update_wrapper(self, function)
-
-    def check(self, event_shape: Shape, context: tuple[Array, ...]) -> None:
-        """Accept any shape and any context: the function is the judge of them."""
-
-    def __call__(self, theta: Array, *context: Array) -> Array:
-        """Call the function on the batch, or on each instance of it."""
-        if self.batched and self.workers is None and self.executor is None:
-            return self.function(theta, *context)
-        pieces = self._pieces(len(theta))
-        call = functools.partial(_solve_piece, self.function, self.batched)
-        columns = [[array[piece] for piece in pieces] for array in (theta, *context)]
-        if self.executor is not None:
-            solved = list(self.executor.map(call, *columns))
-        elif (self.workers or 1) > 1 and len(pieces) > 1:
-            with ThreadPoolExecutor(self.workers) as pool:
-                solved = list(pool.map(call, *columns))
-        else:
-            solved = list(map(call, *columns))
-        return np.concatenate(solved) if solved else np.zeros_like(theta)
-
-    def _pieces(self, rows: int) -> list[slice]:
-        workers = self.workers or (os.cpu_count() or 1 if self.executor else 1)
-        # Several pieces a worker, so that one slow piece does not hold up the rest.
-        size = max(1, -(-rows // (4 * workers))) if workers > 1 else max(rows, 1)
-        return [slice(start, start + size) for start in range(0, rows, size)]
-
-    def __repr__(self) -> str:
-        name = getattr(self.function, "__name__", type(self.function).__name__)
-        facts = [name, f"batched={self.batched}", f"linear={self.linear}"]
-        if self.workers is not None:
-            facts.append(f"workers={self.workers}")
-        if self.executor is not None:
-            facts.append(f"executor={type(self.executor).__name__}")
-        return f"solver({', '.join(facts)})"
-
-
-def _solve_piece(
-    function: Function, batched: bool, theta: np.ndarray, *context: np.ndarray
-) -> np.ndarray:
-    if batched:
-        return np.asarray(function(theta, *context))
-    return np.stack(
-        [np.asarray(function(*row)) for row in zip(theta, *context, strict=True)]
-    )
 
 
 @overload
@@ -103,7 +18,10 @@ def solver(
     batched: bool = True,
     linear: bool = False,
     workers: int | None = None,
-    executor: Executor | None = None,
+    executor: Any = None,
+    processes: int | None = None,
+    time_limit: float | None = None,
+    on_failure: Literal["raise", "drop"] = "raise",
     event_ndim: int = 1,
     out_shape: tuple[int, ...] | None = None,
     native: bool = False,
@@ -117,7 +35,10 @@ def solver(
     batched: bool = True,
     linear: bool = False,
     workers: int | None = None,
-    executor: Executor | None = None,
+    executor: Any = None,
+    processes: int | None = None,
+    time_limit: float | None = None,
+    on_failure: Literal["raise", "drop"] = "raise",
     event_ndim: int = 1,
     out_shape: tuple[int, ...] | None = None,
     native: bool = False,
@@ -130,7 +51,10 @@ def solver(
     batched: bool = True,
     linear: bool = False,
     workers: int | None = None,
-    executor: Executor | None = None,
+    executor: Any = None,
+    processes: int | None = None,
+    time_limit: float | None = None,
+    on_failure: Literal["raise", "drop"] = "raise",
     event_ndim: int = 1,
     out_shape: tuple[int, ...] | None = None,
     native: bool = False,
@@ -151,10 +75,25 @@ def solver(
         Declare that it maximises :math:`\langle y, \theta\rangle` over a fixed set,
         exactly. Then the perturbed maximum and Fenchel-Young losses are available.
     workers
-        Solve with this many threads: for functions that release the GIL.
+        Solve with this many threads: for functions that release the GIL. With
+        ``executor``, how many workers it has (default: as many as this machine has
+        CPUs), from which the size of the pieces follows that it is given.
     executor
-        Solve with an executor of yours (anything with ``map`` as in
-        :mod:`concurrent.futures`): processes, a cluster.
+        Solve with an executor of yours: one with ``map`` or ``submit`` as in
+        :mod:`concurrent.futures` (or :mod:`multiprocessing`'s pools), a
+        :class:`joblib.Parallel`, a Dask ``Client``, or the module ``ray``. See Notes.
+    processes
+        Solve one instance at a time in this many processes, which start at the first
+        call and stay. For functions that hold the GIL, that may crash, or that need a
+        time limit.
+    time_limit
+        Seconds that one solve may take, with ``processes``: a process that takes longer
+        is killed, and another one started in its place, which takes as long as
+        importing the function's module. Such a solve has failed.
+    on_failure
+        What becomes of a solve that fails: that raises, takes too long, or whose
+        process dies. ``"raise"`` a :class:`SolverError` that names the row, with the
+        function's exception as its cause; or ``"drop"`` the draw. See Notes.
     event_ndim
         Number of axes of one instance's scores.
     out_shape
@@ -164,19 +103,53 @@ def solver(
         Hand the framework's own arrays to the function instead of NumPy's (a batch of
         them): for functions written in torch or jax.numpy, to declare facts of them.
 
+    Notes
+    -----
+    **Executors.** Results and their order are those of a loop, whatever the executor.
+    Tested with the thread and process pools of :mod:`concurrent.futures` and
+    :mod:`multiprocessing` and with joblib; Dask and Ray only with stand-ins that follow
+    their calling conventions. Functions that go to other processes must be picklable:
+    defined at the top level of a module, where the decorator may be used.
+
+    **Dropped draws** change what is estimated: no longer :math:`E[y^*(\theta +
+    \varepsilon Z)]` but this expectation *given that the solve succeeds*. If solves
+    fail for reasons of their own, as a machine that is busy, both are the same; if
+    success depends on the scores, they are not. Averages, and the leave-one-out
+    baseline, run over the draws of a row that are left, M' of M, for which the Jacobian
+
+    .. math:: \frac{1}{\varepsilon (M'-1)} \sum_m (y_m - \bar y)\, s_m^\top
+
+    is an unbiased estimate of the derivative of that expectation; second derivatives
+    are not available. (Gradients of the perturbed maximum and of Fenchel-Young losses
+    are averages of the solutions that are left; these are derivatives of the averaged
+    values where success does not depend on the scores.) A row all of whose draws failed
+    is an error, and so are derivatives from a single one. The first failure is
+    announced by a warning, and the attribute ``dropped`` of the solver counts them
+    all. Called by itself, the solver returns NaN in rows that failed; a function of
+    batches, or of one instance, may do so as well to say that it failed.
+
     Examples
     --------
+    >>> import numpy as np
     >>> @solver(batched=False, linear=True)
     ... def argmax(theta):
     ...     return np.eye(len(theta))[theta.argmax()]
     >>> argmax(np.array([[1.0, 3.0, 2.0]]))
     array([[0., 1., 0.]])
+
+    With processes of your own, for which the function must be in a module::
+
+        with concurrent.futures.ProcessPoolExecutor() as pool:
+            layer = Perturbed(solver(my_module.route, batched=False, executor=pool))
     """
     options: dict[str, Any] = {
         "batched": batched,
         "linear": linear,
         "workers": workers,
         "executor": executor,
+        "processes": processes,
+        "time_limit": time_limit,
+        "on_failure": on_failure,
         "event_ndim": event_ndim,
         "out_shape": out_shape,
         "native": native,
