@@ -92,6 +92,8 @@ class Settings:
         if symmetric:
             settings.require_linear("symmetric=True")
             settings._require_symmetry()
+        if settings.drops:
+            settings._require_retained_draws()
         return settings
 
     def with_form(self, form: Literal["solution", "maximum"]) -> "Settings":
@@ -122,6 +124,11 @@ class Settings:
     def clips(self) -> bool:
         """Whether the solver maximises ⟨y, min(θ, 0)⟩ instead of ⟨y, θ⟩."""
         return getattr(self.solver, "clips_scores", False)
+
+    @property
+    def drops(self) -> bool:
+        """Whether the solver returns NaN for draws that are to be left out."""
+        return getattr(self.solver, "drops", False)
 
     def out_shape(self, event_shape: Shape) -> Shape:
         """Return the shape of one solution, as declared, for frameworks that trace."""
@@ -187,6 +194,23 @@ class Settings:
                 )
                 raise ValueError(msg)
 
+    def _require_retained_draws(self) -> None:
+        reasons = {
+            "num_samples=1": self.num_samples == 1,
+            f'baseline="{self.baseline}"': self.baseline != "leave_one_out",
+            'form="maximum"': self.form != "solution",
+            "symmetric=True": self.symmetric,
+        }
+        for reason, holds in reasons.items():
+            if holds:
+                msg = (
+                    f"{self.name} drops failed draws, after which averages are over "
+                    "those left and their derivative needs leave-one-out; it does not "
+                    f'go with {reason}. Use baseline="auto" and two samples or more, '
+                    'or on_failure="raise".'
+                )
+                raise ValueError(msg)
+
     def _require_plain_gradient(self) -> None:
         if self.perturbation.name != "additive" or self.clips:
             msg = (
@@ -241,6 +265,8 @@ class Settings:
 
     def chunk(self, rows: int, size: int, itemsize: int) -> int:
         """Return how many of the samples to solve at a time within the budget."""
+        if self.drops:  # which draws are left is known when all are solved
+            return self.num_samples
         # Noise, perturbed scores, solutions and the solver's own scratch.
         each = 4 * max(1, rows * size * itemsize)
         return max(1, min(self.num_samples, self.memory_budget // each))
@@ -489,9 +515,13 @@ def check_type(value: object, kind: type, name: str, advice: str) -> None:
 def distributions(
     y: np.ndarray, out_shape: Shape
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Count the distinct solutions of each row of samples (B, M, k)."""
+    """Count the distinct solutions of each row of samples (B, M, k).
+
+    Samples of NaN are draws that were dropped.
+    """
     found = []
-    for samples in y:
+    for drawn in y:
+        samples = drawn[~np.isnan(drawn).any(axis=1)]
         solutions, counts = np.unique(samples, axis=0, return_counts=True)
         order = np.argsort(-counts, kind="stable")
         shaped = solutions[order].reshape(-1, *out_shape)
