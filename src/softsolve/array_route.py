@@ -10,6 +10,10 @@ from softsolve.layer import Settings, accepts_any_function, repeat_rows
 from softsolve.solvers.base import Array, Shape
 
 Solve = Callable[..., Any]
+Starts = list[Any] | None
+
+# One solve more than there are draws, which then take a fraction of their time.
+SAMPLES_TO_PRIME_FOR = 4
 
 
 def chunk_sizes(settings: Settings, theta: Array) -> Iterator[int]:
@@ -27,21 +31,47 @@ def solve_draws(
     x: Array,
     event_shape: Shape,
     context: tuple[Array, ...],
+    starts: Starts = None,
 ) -> tuple[Array, Shape]:
     """Solve perturbed scores (B, M, d); return solutions (B, M, k) and their shape.
 
     ``solve`` calls the solver in the framework at hand; solutions are cast to the type
-    of the scores, because NumPy would promote int8 with float32 to float64.
+    of the scores, because NumPy would promote int8 with float32 to float64. ``starts``
+    are those of :func:`prime`.
     """
     xp = array_namespace(x)
     rows, count, _ = x.shape
     instances = xp.reshape(x, (rows * count, *event_shape))
-    y = solve(instances, *(repeat_rows(array, count) for array in context))
+    contexts = (repeat_rows(array, count) for array in context)
+    if starts is None:
+        y = solve(instances, *contexts)
+    else:
+        y = solve(instances, *contexts, starts=repeat_starts(starts, count))
     settings.check_solutions(tuple(y.shape), rows * count, event_shape)
     out_shape = tuple(y.shape[1:])
     if y.dtype != x.dtype:
         y = xp.astype(y, x.dtype)
     return xp.reshape(y, (rows, count, math.prod(out_shape))), out_shape
+
+
+def prime(
+    settings: Settings, theta: Array, event_shape: Shape, context: tuple[Array, ...]
+) -> Starts:
+    """Solve the unperturbed scores (B, d); return where to start for each row's draws.
+
+    For solvers on the host that have starts, given NumPy arrays; None where there are
+    too few draws for another solve to pay.
+    """
+    primed = getattr(settings.solver, "prime", None)
+    if primed is None or settings.num_samples < SAMPLES_TO_PRIME_FOR:
+        return None
+    instances = theta.reshape(len(theta), *event_shape)
+    return list(primed(instances, *context)[1])
+
+
+def repeat_starts(starts: list[Any], count: int) -> list[Any]:
+    """Repeat the start of each row ``count`` times in a row."""
+    return [start for start in starts for _ in range(count)]
 
 
 def first_bad_row(values: Array) -> int | None:
@@ -55,5 +85,5 @@ def first_bad_row(values: Array) -> int | None:
 
 
 def must_look_at_solutions(settings: Settings) -> bool:
-    """Tell whether solutions come from a user's function, which may return NaN."""
-    return accepts_any_function(settings.solver)
+    """Tell whether solutions come from a user's function, which must not be NaN."""
+    return accepts_any_function(settings.solver) and not settings.drops
