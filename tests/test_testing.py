@@ -364,5 +364,33 @@ def test_bad_arguments(arguments, error, message):
         check_solver(*arguments)
 
 
+def test_errors_of_wrapped_functions_are_no_refusals():
+    def broken(theta):
+        return np.array([1.0, 2.0])[int(10 * (theta == 0).all())] * theta
+
+    def refusing(theta):
+        if (theta == 0).all():
+            msg = "all equal"
+            raise SolverError(msg)
+        return theta
+
+    with pytest.raises(ContractError, match="on equal scores, though not on theta"):
+        check_solver(solver(broken, batched=False), scores())
+    report = check_solver(solver(refusing, batched=False), scores())
+    assert "equal scores, which it refuses" in report.skipped[0]
+
+
+def test_failed_solves_may_be_dropped_if_declared():
+    def failing_one(theta):
+        return np.full(5, np.nan) if theta[0] > 1 else argmax(theta[None])[0]
+
+    dropping = solver(failing_one, batched=False, linear=True, on_failure="drop")
+    with pytest.warns(RuntimeWarning):
+        report = check_solver(dropping, scores(), feasible=lambda y: y.sum(1) == 1)
+    assert "feasible solutions" in report.checked
+    with pytest.raises(ContractError, match="returned NaN or an infinity in row"):
+        check_solver(lambda x: np.stack(list(map(failing_one, x))), scores())
+
+
 def test_contracts_are_assertions():
     assert issubclass(ContractError, AssertionError)

@@ -13,7 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from softsolve._subject import Array, Subject, Values, first_row, show, to_numpy
+from softsolve._subject import (
+    Array,
+    Subject,
+    Values,
+    failed_rows,
+    first_row,
+    show,
+    to_numpy,
+)
 from softsolve.errors import ContractError, SolverError
 from softsolve.solvers.base import Solver
 
@@ -197,7 +205,7 @@ class _Examination:
             try:
                 solved[what] = theta, self.subject.solve(theta, self.context, what)
             except ContractError as error:
-                if not isinstance(error.__cause__, SolverError):
+                if not _refuses(error.__cause__):
                     raise
                 self.skipped.append(f"{what}, which it refuses: {error.__cause__}")
         return solved
@@ -251,7 +259,7 @@ class _Examination:
                     f"{self.rows} rows; got {valid.dtype} of shape {valid.shape}."
                 )
                 raise ValueError(msg)
-            row = first_row(~valid)
+            row = first_row(~valid & ~failed_rows(y))
             if row is not None:
                 self.subject.fail(
                     f"returned a solution that is not feasible: {show(y[row])}, for "
@@ -337,6 +345,13 @@ class _Examination:
         terms = (np.abs(a) + np.abs(b)) * np.abs(scores)
         error = 16 * float(np.finfo(self.theta.dtype).eps) * terms.sum(axis=1)
         return np.vecdot(a - b, scores), error
+
+
+def _refuses(error: BaseException | None) -> bool:
+    """Tell whether a solver said itself that the scores have no solution."""
+    if not isinstance(error, SolverError):
+        return False
+    return error.__cause__ is None or _refuses(error.__cause__)
 
 
 def _own_feasibility(solver: Callable[..., Any]) -> Feasible | None:
