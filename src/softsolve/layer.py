@@ -545,7 +545,7 @@ def check_lowest(
     :math:`|y_j x_j|` is bounded by sizes of the row instead.
     """
     xp = array_namespace(lowest)
-    if not bool(xp.any(lowest < 0)):
+    if lowest.min(initial=0) >= 0:
         return
     # Noise beyond six standard deviations is not worth a false alarm.
     reach = np.abs(np.asarray(theta)) + 6 * np.asarray(temperature)[:, None]

@@ -528,6 +528,8 @@ class AttachMaximum(Function):
 
 def _first_derivatives(ctx: Any) -> Pair:
     gradient, moment, tau, temperature, *draws = ctx.saved_tensors
+    if first_order():
+        return gradient, moment
     rule = ctx.rule
     if draws[0] is None:
         return WithoutDraws.apply(gradient, moment, tau, temperature, rule)

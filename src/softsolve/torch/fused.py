@@ -84,10 +84,8 @@ class SampleFusedMaxima(Constant):
         work = compiled_pass(settings, call.event_shape, theta.dtype)
         keys = draw_keys(rows, call.generator)
         packed = _packed(call, rows, context)
-        goal = torch.zeros_like(theta) if target is None else target
-        result = work.forward(
-            *point, keys.numpy(), packed, keep=False, target=_array(goal)
-        )
+        goal = np.zeros_like(point[0]) if target is None else _array(target)
+        result = work.forward(*point, keys.numpy(), packed, keep=False, target=goal)
         assert result.loss is not None
         assert result.lowest is not None
         assert result.gap_moment is not None
@@ -97,11 +95,11 @@ class SampleFusedMaxima(Constant):
         center = _center(call, mean, theta, context)
         return (
             torch.from_numpy(result.loss),
-            mean if target is None else mean - target,
+            mean if target is None else torch.from_numpy(result.mean - goal),
             torch.from_numpy(result.gap_moment),
             keys,
             torch.from_numpy(packed),
-            goal if center is None else center,
+            torch.from_numpy(goal) if center is None else center,
         )
 
     @staticmethod
@@ -124,8 +122,9 @@ class FusedRule:
 
     def pull(self, point: Pair, g: Tensor, draws: Draws) -> Pair:
         """Return the vector-Jacobian product of one vector."""
-        in_tau, in_temperature = self.product("vjp", point, (g[:, None],), draws)
-        return in_tau[:, 0], in_temperature[:, 0]
+        vectors = (_array(g)[:, None],)
+        in_tau, in_temperature = self.product("vjp", point, vectors, draws)
+        return torch.from_numpy(in_tau[:, 0]), torch.from_numpy(in_temperature[:, 0])
 
     def vjp(self, point: Pair, g: Tensor, draws: Draws) -> Pair:
         """Return vector-Jacobian products."""
@@ -170,8 +169,8 @@ class FusedRule:
         return ProductOfFused.apply(self, name, len(vectors), *tensors)
 
     def product(
-        self, name: str, point: Pair, vectors: tuple[Tensor, ...], draws: Draws
-    ) -> Outputs:
+        self, name: str, point: Pair, vectors: tuple[np.ndarray, ...], draws: Draws
+    ) -> tuple[np.ndarray, ...]:
         """Return a product of vectors as rows, outside of differentiation."""
         keys, codes, center = draws
         temperature = _array(point[1])
@@ -185,12 +184,11 @@ class FusedRule:
             samples,
             _array(keys),
             temperature,
-            *(_array(vector) for vector in vectors),
+            *vectors,
             center=None if center is None else _array(center),
             scale=self.scale,
         )
-        arrays = outputs if isinstance(outputs, tuple) else (outputs,)
-        return tuple(torch.from_numpy(array) for array in arrays)
+        return outputs if isinstance(outputs, tuple) else (outputs,)
 
     @cached_property
     def scale(self) -> float:
@@ -206,9 +204,11 @@ class ProductOfFused(Constant):
         """Return the product."""
         tau, temperature, *rest = tensors
         keys, codes, center = rest[count:]
-        return rule.product(
-            name, (tau, temperature), tuple(rest[:count]), (keys, codes, center)
+        vectors = tuple(_array(vector) for vector in rest[:count])
+        products = rule.product(
+            name, (tau, temperature), vectors, (keys, codes, center)
         )
+        return tuple(torch.from_numpy(array) for array in products)
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *operands: Any) -> Any:

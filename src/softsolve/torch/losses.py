@@ -82,7 +82,9 @@ class FenchelYoungLoss(nn.Module):
                 "Pass y.detach()."
             )
             raise ValueError(msg)
-        target = y.detach().to(rows.theta.dtype).reshape(rows.theta.shape)
+        target = y.detach().to(rows.theta.dtype)
+        if target.shape != rows.theta.shape:
+            target = target.reshape(rows.theta.shape)
         with full_precision(rows.theta):
             value = self.perturbed.smoothed_maximum(
                 rows, target, generator, difference=self.gradient == "difference"
