@@ -7,7 +7,7 @@ import numpy as np
 
 from softsolve.compiled.fused import FusedPass, leave_one_out
 from softsolve.compiled.plan import supports
-from softsolve.layer import Settings
+from softsolve.layer import Route, Settings
 from softsolve.noise import NOISES
 from softsolve.solvers.base import KernelSolver, Shape
 
@@ -49,6 +49,15 @@ def takes_fused_route(settings: Settings, *, on_cpu: bool, maximum: bool) -> boo
         )
         raise ValueError(msg)
     return False
+
+
+def usual_route(settings: Settings, *, on_cpu: bool) -> Route:
+    """Return the route that calls of a layer take, to be shown."""
+    if settings.route is not None:
+        return settings.route
+    if on_cpu and reason_against(settings) is None:
+        return "fused"
+    return "host" if settings.host else "array"
 
 
 @functools.lru_cache(maxsize=256)

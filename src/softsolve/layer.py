@@ -147,9 +147,8 @@ class Settings:
         solver = self.solver
         return solver.project(x) if isinstance(solver, Solver) else x
 
-    def describe(self, temperature: Any) -> str:
+    def describe(self, temperature: Any, route: Route) -> str:
         """Return what a layer shows of itself."""
-        route = self.route or ("host" if self.host else "array")
         facts = [
             self.name,
             f"temperature={temperature}",

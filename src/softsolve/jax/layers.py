@@ -11,12 +11,13 @@ import numpy as np
 
 from softsolve import layer
 from softsolve.estimators import Samples
+from softsolve.fused_route import usual_route
 from softsolve.jax.checks import require
 from softsolve.jax.derivatives import attach, attach_maximum, solution_from_maximum
 from softsolve.jax.sampling import Call
 from softsolve.layer import DEFAULT_MEMORY_BUDGET, Settings
 from softsolve.noise import Noise
-from softsolve.products import Products
+from softsolve.products import ArrayProducts
 
 Array = Any
 
@@ -211,7 +212,9 @@ class Perturbed:
         theta, temperature = rows.fixed
         z, values, out_shape = call.samples(theta, temperature, rows.context, key)
         samples = Samples(values, settings.baseline, call.at_point(theta, rows.context))
-        products = Products(settings, rows.event_shape, temperature, z, samples)
+        products = ArrayProducts(
+            settings, rows.event_shape, (theta, temperature), z, samples
+        )
         matrix = products.jacobian()
         if settings.perturbation.name == "multiplicative":
             matrix = matrix / theta[:, None, :]
@@ -246,7 +249,9 @@ class Perturbed:
         return [Distribution(*pair) for pair in counted]
 
     def __repr__(self) -> str:
-        return f"softsolve.jax.Perturbed({self.settings.describe(self.temperature)})"
+        route = usual_route(self.settings, on_cpu=jax.default_backend() == "cpu")
+        facts = self.settings.describe(self.temperature, route)
+        return f"softsolve.jax.Perturbed({facts})"
 
     # What the methods, and the losses of this package, are made of.
 

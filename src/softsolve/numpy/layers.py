@@ -14,10 +14,12 @@ from softsolve.array_route import (
     must_look_at_solutions,
     solve_draws,
 )
+from softsolve.fused_products import FusedCall, FusedDraws, FusedProducts
+from softsolve.fused_route import DTYPES, takes_fused_route, usual_route
 from softsolve.layer import DEFAULT_MEMORY_BUDGET, Settings
 from softsolve.noise import Noise
-from softsolve.numpy.random import draw
-from softsolve.products import Products
+from softsolve.numpy.random import draw, draw_keys
+from softsolve.products import ArrayProducts, Products
 
 Rng = np.random.Generator | int | None
 
@@ -91,7 +93,7 @@ class Perturbed:
         Project derivatives on what is known of the Jacobian: symmetric, and zero off
         the directions of the polytope. For exact linear solvers.
     route
-        ``"auto"``, ``"array"`` or ``"host"``.
+        ``"auto"``, ``"fused"``, ``"array"`` or ``"host"``.
     memory_budget
         Bytes that the draws solved at a time may take.
 
@@ -144,12 +146,15 @@ class Perturbed:
         temperature: float | np.ndarray | None = None,
     ) -> np.ndarray:
         """Return the smoothed solution of each instance of ``theta``."""
-        if self.settings.form == "maximum":
-            draws = self._draw_all(theta, context, temperature, rng)
-            mean = self._products(draws).mean()
-            return self._unflatten(draws.rows, mean, draws.out_shape)
         rows = self._rows(theta, context, temperature)
         generator = self._generator(rng)
+        if self._fused(rows):
+            mean, _, _ = self._average(rows, generator, keep=False)
+            return self._unflatten(rows, mean, rows.event_shape)
+        if self.settings.form == "maximum":
+            draws = self._draw_all(rows, generator)
+            mean = self._array_products(draws).mean()
+            return self._unflatten(rows, mean, draws.out_shape)
         parts = []
         for count in chunk_sizes(self.settings, rows.theta):
             draws = self._draw(rows, generator, count)
@@ -168,6 +173,9 @@ class Perturbed:
         self.settings.require_linear("maximum")
         rows = self._rows(theta, context, temperature)
         generator = self._generator(rng)
+        if self._fused(rows, maximum=True):
+            value, _, _ = self._fused_maxima(rows, generator, None)
+            return self._unflatten(rows, value, ())
         total = np.zeros(len(rows.theta), dtype=rows.theta.dtype)
         for count in chunk_sizes(self.settings, rows.theta):
             draws = self._draw(rows, generator, count)
@@ -187,10 +195,10 @@ class Perturbed:
         In θ this is :math:`J^\top g`, from
         :math:`\frac{1}{\varepsilon M}\sum_m \langle y_m - b_m, g\rangle s_m`.
         """
-        draws = self._draw_all(theta, context, temperature, rng)
-        rows = draws.rows
-        vectors = self._vectors(rows, g, draws.out_shape, "g")
-        in_tau, in_temperature = self._products(draws).pull(vectors)
+        rows = self._rows(theta, context, temperature)
+        products, out_shape = self._products(rows, rng)
+        vectors = self._vectors(rows, g, out_shape, "g")
+        in_tau, in_temperature = products.pull(vectors)
         return Gradients(
             self._unflatten(rows, in_tau[..., 0] * self._chain(rows), rows.event_shape),
             self._unflatten(rows, in_temperature[:, 0], ()),
@@ -206,13 +214,13 @@ class Perturbed:
         temperature: float | np.ndarray | None = None,
     ) -> np.ndarray:
         r"""Return :math:`J v`, and with it the derivative along the temperature."""
-        draws = self._draw_all(theta, context, temperature, rng)
-        rows = draws.rows
+        rows = self._rows(theta, context, temperature)
         vectors = self._vectors(rows, v, rows.event_shape, "v")
+        products, out_shape = self._products(rows, rng)
         e = np.full_like(rows.temperature, temperature_direction)[:, None]
         along = (vectors * self._chain(rows)[..., None], e)
-        pushed = self._products(draws).push(along)
-        return self._unflatten(rows, pushed[..., 0], draws.out_shape)
+        pushed = products.push(along)
+        return self._unflatten(rows, pushed[..., 0], out_shape)
 
     def jacobian(
         self,
@@ -222,11 +230,10 @@ class Perturbed:
         temperature: float | np.ndarray | None = None,
     ) -> np.ndarray:
         """Return the Jacobian of the smoothed solution, (*batch, *out, *event)."""
-        draws = self._draw_all(theta, context, temperature, rng)
-        rows = draws.rows
-        matrix = self._products(draws).jacobian()
-        matrix = matrix * self._chain(rows)[:, None, :]
-        return self._unflatten(rows, matrix, draws.out_shape + rows.event_shape)
+        rows = self._rows(theta, context, temperature)
+        products, out_shape = self._products(rows, rng)
+        matrix = products.jacobian() * self._chain(rows)[:, None, :]
+        return self._unflatten(rows, matrix, out_shape + rows.event_shape)
 
     def hessian(
         self,
@@ -247,10 +254,10 @@ class Perturbed:
         if self.settings.form == "maximum":
             msg = 'hessian needs form="solution": it is a second derivative already.'
             raise ValueError(msg)
-        draws = self._draw_all(theta, context, temperature, rng)
-        rows = draws.rows
-        vectors = self._vectors(rows, g, draws.out_shape, "g")
-        matrix = self._products(draws).hessian(vectors)
+        rows = self._rows(theta, context, temperature)
+        products, out_shape = self._products(rows, rng)
+        vectors = self._vectors(rows, g, out_shape, "g")
+        matrix = products.hessian(vectors)
         return self._unflatten(rows, matrix, rows.event_shape + rows.event_shape)
 
     def sample(
@@ -261,11 +268,11 @@ class Perturbed:
         temperature: float | np.ndarray | None = None,
     ) -> np.ndarray:
         r"""Draw solutions from :math:`p_\theta`, (num_samples, *batch, *event)."""
-        draws = self._draw_all(theta, context, temperature, rng)
-        rows = draws.rows
-        y = np.moveaxis(draws.y, 1, 0)
-        shape = (len(y), *rows.batch_shape, *draws.out_shape)
-        return y.reshape(shape).astype(rows.dtype, copy=False)
+        rows = self._rows(theta, context, temperature)
+        y, out_shape = self._solutions(rows, rng)
+        shape = (self.settings.num_samples, *rows.batch_shape, *out_shape)
+        drawn = np.moveaxis(y, 1, 0).reshape(shape)
+        return drawn.astype(rows.dtype, copy=False)
 
     def distribution(
         self,
@@ -279,12 +286,15 @@ class Perturbed:
         One :class:`Distribution` for each instance, in the order of the flattened
         batch, most frequent solutions first.
         """
-        draws = self._draw_all(theta, context, temperature, rng)
-        counted = layer.distributions(draws.y.astype(draws.rows.dtype), draws.out_shape)
+        rows = self._rows(theta, context, temperature)
+        y, out_shape = self._solutions(rows, rng)
+        counted = layer.distributions(y.astype(rows.dtype), out_shape)
         return [Distribution(*pair) for pair in counted]
 
     def __repr__(self) -> str:
-        return f"softsolve.numpy.Perturbed({self.settings.describe(self.temperature)})"
+        route = usual_route(self.settings, on_cpu=True)
+        facts = self.settings.describe(self.temperature, route)
+        return f"softsolve.numpy.Perturbed({facts})"
 
     # What the methods are made of: rows, draws, samples and products with them.
 
@@ -321,20 +331,10 @@ class Perturbed:
         size = rows.theta.shape[1]
         z = self._noise((len(rows.theta), count, size), rows.theta.dtype, rng)
         x = self.settings.perturbation.perturb(rows.theta, rows.temperature, z)
-        y, out_shape = solve_draws(
-            self.settings, self._solve, x, rows.event_shape, rows.context
-        )
+        y, out_shape = self._solve_draws(rows, x)
         return Draws(rows, z, x, y, out_shape)
 
-    def _draw_all(
-        self,
-        theta: Any,
-        context: tuple[Any, ...],
-        temperature: float | np.ndarray | None,
-        rng: Rng,
-    ) -> Draws:
-        rows = self._rows(theta, context, temperature)
-        generator = self._generator(rng)
+    def _draw_all(self, rows: Rows, generator: np.random.Generator) -> Draws:
         parts = [
             self._draw(rows, generator, count)
             for count in chunk_sizes(self.settings, rows.theta)
@@ -363,18 +363,76 @@ class Perturbed:
     def _values(self, y: np.ndarray, x: np.ndarray) -> np.ndarray:
         return np.vecdot(y, estimators.scores_reached(x, clips=self.settings.clips))
 
-    def _products(self, draws: Draws) -> Products:
+    def _products(self, rows: Rows, rng: Rng) -> tuple[Products, tuple[int, ...]]:
+        """Draw; return the products of the samples, and the shape of a solution."""
+        generator = self._generator(rng)
+        if not self._fused(rows):
+            draws = self._draw_all(rows, generator)
+            return self._array_products(draws), draws.out_shape
+        mean, codes, keys = self._average(rows, generator, keep=True)
+        center = None
+        if self.settings.baseline == "leave_one_out":
+            center = mean
+        elif self.settings.baseline == "point":
+            center = self._solve_draws(rows, rows.theta[:, None, :])[0][:, 0]
+        point = (rows.theta, rows.temperature)
+        call = FusedCall(self.settings, rows.event_shape)
+        products = FusedProducts(call, point, FusedDraws(keys, codes, center))
+        return products, rows.event_shape
+
+    def _solutions(self, rows: Rows, rng: Rng) -> tuple[np.ndarray, tuple[int, ...]]:
+        """Draw solutions (B, M, k), and return the shape of one."""
+        generator = self._generator(rng)
+        if not self._fused(rows):
+            draws = self._draw_all(rows, generator)
+            return draws.y, draws.out_shape
+        _, codes, _ = self._average(rows, generator, keep=True)
+        call = FusedCall(self.settings, rows.event_shape)
+        return call.solutions(codes, rows.theta.dtype), rows.event_shape
+
+    def _fused(self, rows: Rows, *, maximum: bool = False) -> bool:
+        compiled = rows.theta.dtype.name in DTYPES
+        return compiled and takes_fused_route(
+            self.settings, on_cpu=True, maximum=maximum
+        )
+
+    def _average(
+        self, rows: Rows, generator: np.random.Generator, *, keep: bool
+    ) -> tuple[np.ndarray, Any, np.ndarray]:
+        """Draw on the fused route: the mean, codes of the solutions if kept, keys."""
+        keys = draw_keys(len(rows.theta), generator)
+        call = FusedCall(self.settings, rows.event_shape)
+        mean, codes = call.mean(
+            rows.theta, rows.temperature, keys, rows.context, keep=keep
+        )
+        return mean, codes, keys
+
+    def _fused_maxima(
+        self, rows: Rows, generator: np.random.Generator, target: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the maximum relative to a target, its gradient and moment."""
+        keys = draw_keys(len(rows.theta), generator)
+        call = FusedCall(self.settings, rows.event_shape)
+        return call.maxima(rows.theta, rows.temperature, target, keys, rows.context)
+
+    def _array_products(self, draws: Draws) -> ArrayProducts:
         settings, rows = self.settings, draws.rows
         at_point = None
         values = self._averaged(draws.y, draws.x)
         if settings.baseline == "point":
             point = rows.theta[:, None, :]
-            y, _ = solve_draws(
-                settings, self._solve, point, rows.event_shape, rows.context
-            )
+            y, _ = self._solve_draws(rows, point)
             at_point = self._averaged(y, point)[:, 0]
         samples = estimators.Samples(values, settings.baseline, at_point)
-        return Products(settings, rows.event_shape, rows.temperature, draws.z, samples)
+        at = (rows.theta, rows.temperature)
+        return ArrayProducts(settings, rows.event_shape, at, draws.z, samples)
+
+    def _solve_draws(
+        self, rows: Rows, x: np.ndarray
+    ) -> tuple[np.ndarray, tuple[int, ...]]:
+        return solve_draws(
+            self.settings, self._solve, x, rows.event_shape, rows.context
+        )
 
     def _averaged(self, y: np.ndarray, x: np.ndarray) -> np.ndarray:
         """Return what the form of the layer averages: solutions or their values."""

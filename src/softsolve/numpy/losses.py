@@ -6,7 +6,7 @@ import numpy as np
 
 from softsolve import estimators, layer
 from softsolve.array_route import chunk_sizes, first_bad_row
-from softsolve.numpy.layers import Draws, Gradients, Perturbed, Rng
+from softsolve.numpy.layers import Draws, Gradients, Perturbed, Rng, Rows
 from softsolve.perturbation import DensityDerivatives
 
 
@@ -81,7 +81,6 @@ class FenchelYoungLoss:
     ) -> tuple[np.ndarray, Gradients]:
         """Return the loss and its gradients in θ and the temperature of each row."""
         perturbed = self.perturbed
-        settings = perturbed.settings
         rows = perturbed._rows(theta, context, temperature)
         full_shape = rows.batch_shape + rows.event_shape
         y = np.asarray(y)
@@ -92,9 +91,31 @@ class FenchelYoungLoss:
         if row is not None:
             layer.raise_not_finite(row, target[row], "y")
         generator = perturbed._generator(rng)
+        if perturbed._fused(rows, maximum=True):
+            terms = perturbed._fused_maxima(rows, generator, target)
+        else:
+            terms = self._means(rows, generator, target)
+        value, in_theta, in_temperature = terms
+        scale = 1.0
+        if self.reduction == "mean":
+            scale = 1 / max(1, len(rows.theta))
+        reduced = perturbed._unflatten(rows, value, ())
+        if self.reduction != "none":
+            reduced = np.asarray(reduced.sum() * scale, dtype=rows.dtype)
+        gradients = Gradients(
+            perturbed._unflatten(rows, in_theta * scale, rows.event_shape),
+            perturbed._unflatten(rows, in_temperature * scale, ()),
+        )
+        return reduced, gradients
+
+    def _means(
+        self, rows: Rows, generator: np.random.Generator, target: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the loss and its gradients, a chunk of samples at a time."""
+        settings = self.perturbed.settings
         parts = []
         for count in chunk_sizes(settings, rows.theta):
-            draws = perturbed._draw(rows, generator, count)
+            draws = self.perturbed._draw(rows, generator, count)
             parts.append(
                 count
                 * np.concatenate(self._terms(draws, target), axis=1)
@@ -104,18 +125,8 @@ class FenchelYoungLoss:
             np.sum(parts, axis=0), [1, 1 + rows.theta.shape[1]], axis=1
         )
         if self.gradient == "exact":
-            in_theta = in_theta * perturbed._chain(rows)
-        scale = 1.0
-        if self.reduction == "mean":
-            scale = 1 / max(1, len(rows.theta))
-        reduced = perturbed._unflatten(rows, value[:, 0], ())
-        if self.reduction != "none":
-            reduced = np.asarray(reduced.sum() * scale, dtype=rows.dtype)
-        gradients = Gradients(
-            perturbed._unflatten(rows, in_theta * scale, rows.event_shape),
-            perturbed._unflatten(rows, in_temperature[:, 0] * scale, ()),
-        )
-        return reduced, gradients
+            in_theta = in_theta * self.perturbed._chain(rows)
+        return value[:, 0], in_theta, in_temperature[:, 0]
 
     def _terms(
         self, draws: Draws, target: np.ndarray

@@ -30,3 +30,8 @@ def _exponential(
 ) -> np.ndarray:
     draws = rng.standard_exponential(shape, dtype=dtype)
     return np.maximum(draws, np.finfo(dtype).tiny)
+
+
+def draw_keys(rows: int, rng: np.random.Generator) -> np.ndarray:
+    """Draw the key of each row's noise, int32 (B, 2)."""
+    return rng.integers(-(2**31), 2**31, (rows, 2), dtype=np.int32)

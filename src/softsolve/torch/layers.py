@@ -10,7 +10,7 @@ from torch import nn
 
 from softsolve import layer
 from softsolve.estimators import Samples, Surrogate, best_baseline
-from softsolve.fused_route import takes_fused_route
+from softsolve.fused_route import takes_fused_route, usual_route
 from softsolve.layer import DEFAULT_MEMORY_BUDGET, Settings
 from softsolve.noise import Noise
 from softsolve.torch import functions
@@ -240,7 +240,9 @@ class Perturbed(nn.Module):
         if isinstance(temperature, torch.Tensor):
             kind = "learned" if isinstance(temperature, nn.Parameter) else "tensor"
             temperature = f"<{kind}, shape {tuple(temperature.shape)}>"
-        return self.settings.describe(temperature)
+        on_cpu = getattr(self.temperature, "device", torch.device("cpu")).type == "cpu"
+        route = usual_route(self.settings, on_cpu=on_cpu)
+        return self.settings.describe(temperature, route)
 
     # What the methods, and the losses of this package, are made of.
 
