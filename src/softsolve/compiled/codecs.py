@@ -18,6 +18,7 @@ from numba import types
 from softsolve.compiled.kernel import Kernel
 from softsolve.compiled.lane_arithmetic import above, lowest_bit, placed, where_marked
 from softsolve.compiled.lanes import LANES, fill, join, load, store
+from softsolve.compiled.native import borrowed
 
 
 @numba.njit(nogil=True, error_model="numpy")
@@ -71,6 +72,7 @@ class Decode(Kernel):
 
 def encode_bits(y, table, codes):
     """Keep entries that are 0 or 1 as bits."""
+    y, codes = borrowed(y), borrowed(codes)
     size = y.shape[1]
     whole = size // 8
     for row in range(y.shape[0]):
@@ -91,6 +93,7 @@ def encode_bits(y, table, codes):
 
 def decode_bits(codes, table, y):
     """Undo :func:`encode_bits`."""
+    codes, y = borrowed(codes), borrowed(y)
     size = y.shape[1]
     whole = size // 8
     for row in range(y.shape[0]):
@@ -105,6 +108,7 @@ def decode_bits(codes, table, y):
 
 def encode_int16(y, table, codes):
     """Keep whole numbers as int16."""
+    y, codes = borrowed(y), borrowed(codes)
     kept = codes.view(np.int16)
     for row in range(y.shape[0]):
         for entry in range(y.shape[1]):
@@ -114,6 +118,7 @@ def encode_int16(y, table, codes):
 
 def decode_int16(codes, table, y):
     """Undo :func:`encode_int16`."""
+    codes, y = borrowed(codes), borrowed(y)
     kept = codes.view(np.int16)
     for row in range(y.shape[0]):
         for entry in range(y.shape[1]):
@@ -123,26 +128,28 @@ def decode_int16(codes, table, y):
 
 def encode_reals(y, table, codes):
     """Keep numbers as they are."""
+    y, codes = borrowed(y), borrowed(codes)
     codes.view(y.dtype)[:] = y
     return 0
 
 
 def decode_reals(codes, table, y):
     """Undo :func:`encode_reals`."""
+    codes, y = borrowed(codes), borrowed(y)
     y[:] = codes.view(y.dtype)
     return 0
 
 
 def encode_bit_lanes(y, codes):
     """Do what :func:`encode_bits` does with solutions side by side."""
-    flat = y.reshape(-1)
+    y, codes = borrowed(y), borrowed(codes)
     words = np.empty(LANES, np.uint32)
     kept = codes.view(np.uint32)
     size = y.shape[0]
     for first in range(0, size, 32):
         bits = fill(np.uint32(0))
         for shift in range(min(32, size - first)):
-            marks = load(flat, (first + shift) * LANES)
+            marks = load(y, (first + shift) * LANES)
             bits = join(bits, placed(marks, fill(np.uint32(shift))))
         store(words, 0, bits)
         for lane in range(codes.shape[0]):
@@ -152,6 +159,7 @@ def encode_bit_lanes(y, codes):
 
 def encode_positions(y, table, codes):
     """Keep where the ones are."""
+    y, codes = borrowed(y), borrowed(codes)
     kept = codes.view(np.int32)
     size = y.shape[1]
     whole = size - size % LANES
@@ -173,12 +181,12 @@ def encode_positions(y, table, codes):
 
 def encode_position_lanes(y, codes):
     """Keep where the only one is, of solutions side by side."""
-    flat = y.reshape(-1)
+    y, codes = borrowed(y), borrowed(codes)
     words = np.empty(LANES, np.uint32)
     kept = codes.view(np.uint32)
     position = fill(np.uint32(0))
     for entry in range(y.shape[0]):
-        marks = load(flat, entry * LANES)
+        marks = load(y, entry * LANES)
         position = where_marked(marks, fill(np.uint32(entry)), position)
     store(words, 0, position)
     for lane in range(codes.shape[0]):
@@ -188,6 +196,7 @@ def encode_position_lanes(y, codes):
 
 def decode_positions(codes, table, y):
     """Read the positions of the entries that are 1, all others being 0."""
+    codes, y = borrowed(codes), borrowed(y)
     kept = codes.view(np.int32)
     y[:] = 0
     for row in range(y.shape[0]):
@@ -198,6 +207,7 @@ def decode_positions(codes, table, y):
 
 def encode_ranks(y, table, codes):
     """Keep each entry's place in the table, in one byte or two."""
+    y, codes, table = borrowed(y), borrowed(codes), borrowed(table)
     size = y.shape[1]
     for row in range(y.shape[0]):
         for entry in range(size):
@@ -211,6 +221,7 @@ def encode_ranks(y, table, codes):
 
 def encode_byte_lanes(y, codes):
     """Keep bytes as they are, of solutions side by side."""
+    y, codes = borrowed(y), borrowed(codes)
     for lane in range(codes.shape[0]):
         for entry in range(y.shape[0]):
             codes[lane, entry] = y[entry, lane]
@@ -219,6 +230,7 @@ def encode_byte_lanes(y, codes):
 
 def decode_ranks(codes, table, y):
     """Undo :func:`encode_ranks`."""
+    codes, y, table = borrowed(codes), borrowed(y), borrowed(table)
     size = y.shape[1]
     evenly = evenly_spaced(table)
     offset = y.dtype.type(table[0])

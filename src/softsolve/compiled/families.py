@@ -43,14 +43,13 @@ def largest(theta, ints, reals, context, state, y):
 @block_kernel(LANES)
 def largest_lanes(theta, ints, reals, context, y, status):
     """Mark the largest score of each lane, the first of equals."""
-    scores, marks = theta.reshape(-1), y.reshape(-1)
-    best, place = load(scores, 0), fill(np.uint32(0))
+    best, place = load(theta, 0), fill(np.uint32(0))
     for j in range(1, theta.shape[0]):
-        score = load(scores, j * LANES)
+        score = load(theta, j * LANES)
         place = where_less(best, score, fill(np.uint32(j)), place)
         best = maximum(best, score)
     for j in range(theta.shape[0]):
-        store(marks, j * LANES, equal(place, fill(np.uint32(j))))
+        store(y, j * LANES, equal(place, fill(np.uint32(j))))
     status[:] = OK
 
 
@@ -197,15 +196,14 @@ def ranking_lanes(theta, ints, reals, context, y, status):
     that is not larger and loses one for each earlier one that is not smaller.
     """
     size = theta.shape[0]
-    scores, marks = theta.reshape(-1), y.reshape(-1)
     ranks = np.empty(size * LANES, np.int32)
     for i in range(size):
         store(ranks, i * LANES, fill(np.int32(i)))
     tiled = size - size % 4
     for i in range(0, tiled, 4):
         at = i * LANES
-        a, b = load(scores, at), load(scores, at + LANES)
-        c, d = load(scores, at + 2 * LANES), load(scores, at + 3 * LANES)
+        a, b = load(theta, at), load(theta, at + LANES)
+        c, d = load(theta, at + 2 * LANES), load(theta, at + 3 * LANES)
         a_rank, b_rank = load(ranks, at), load(ranks, at + LANES)
         c_rank, d_rank = load(ranks, at + 2 * LANES), load(ranks, at + 3 * LANES)
         a_rank, b_rank = compare(a, b, a_rank, b_rank)
@@ -215,21 +213,21 @@ def ranking_lanes(theta, ints, reals, context, y, status):
         b_rank, d_rank = compare(b, d, b_rank, d_rank)
         c_rank, d_rank = compare(c, d, c_rank, d_rank)
         for j in range(i + 4, size):
-            score, rank = load(scores, j * LANES), load(ranks, j * LANES)
+            score, rank = load(theta, j * LANES), load(ranks, j * LANES)
             a_rank, rank = compare(a, score, a_rank, rank)
             b_rank, rank = compare(b, score, b_rank, rank)
             c_rank, rank = compare(c, score, c_rank, rank)
             d_rank, rank = compare(d, score, d_rank, rank)
             store(ranks, j * LANES, rank)
-        store(marks, at, a_rank)
-        store(marks, at + LANES, b_rank)
-        store(marks, at + 2 * LANES, c_rank)
-        store(marks, at + 3 * LANES, d_rank)
+        store(y, at, a_rank)
+        store(y, at + LANES, b_rank)
+        store(y, at + 2 * LANES, c_rank)
+        store(y, at + 3 * LANES, d_rank)
     for i in range(tiled, size):
-        own, own_rank = load(scores, i * LANES), load(ranks, i * LANES)
+        own, own_rank = load(theta, i * LANES), load(ranks, i * LANES)
         for j in range(i + 1, size):
-            score, rank = load(scores, j * LANES), load(ranks, j * LANES)
+            score, rank = load(theta, j * LANES), load(ranks, j * LANES)
             own_rank, rank = compare(own, score, own_rank, rank)
             store(ranks, j * LANES, rank)
-        store(marks, i * LANES, own_rank)
+        store(y, i * LANES, own_rank)
     status[:] = OK

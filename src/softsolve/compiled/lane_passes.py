@@ -29,7 +29,7 @@ from softsolve.compiled.lanes import (
     store,
     where_less,
 )
-from softsolve.compiled.native import call_address, call_void
+from softsolve.compiled.native import borrowed, call_address, call_void, hold
 from softsolve.compiled.passes import (
     GAP_MOMENT,
     LOSS,
@@ -77,6 +77,19 @@ def forward_lanes(
     stop,
 ):
     """Solve and reduce groups of samples with a block kernel."""
+    theta = borrowed(theta)
+    temperature = borrowed(temperature)
+    keys = borrowed(keys)
+    ints = borrowed(ints)
+    reals = borrowed(reals)
+    context = borrowed(context)
+    codes = borrowed(codes)
+    target = borrowed(target)
+    table = borrowed(table)
+    totals = borrowed(totals)
+    slopes = borrowed(slopes)
+    scalars = borrowed(scalars)
+    status = borrowed(status)
     size = theta.shape[1]
     groups = (num_samples + group - 1) // group
     z = np.empty((size, LANES), theta.dtype)
@@ -104,6 +117,48 @@ def forward_lanes(
     zero, infinity = theta.dtype.type(0), theta.dtype.type(np.inf)
     offset = theta.dtype.type(table[0])
     slope = theta.dtype.type(table[1] - table[0])
+    held = (
+        z,
+        s,
+        x,
+        y,
+        zs,
+        xs,
+        ys,
+        codes_of,
+        row_of,
+        sample_of,
+        key_of,
+        contexts,
+        buffer,
+        moments,
+        gaps,
+        gap_moments,
+        live,
+        sums,
+        slope_sums,
+        group_sums,
+    )
+    z = borrowed(z)
+    s = borrowed(s)
+    x = borrowed(x)
+    y = borrowed(y)
+    zs = borrowed(zs)
+    xs = borrowed(xs)
+    ys = borrowed(ys)
+    codes_of = borrowed(codes_of)
+    row_of = borrowed(row_of)
+    sample_of = borrowed(sample_of)
+    key_of = borrowed(key_of)
+    contexts = borrowed(contexts)
+    buffer = borrowed(buffer)
+    moments = borrowed(moments)
+    gaps = borrowed(gaps)
+    gap_moments = borrowed(gap_moments)
+    live = borrowed(live)
+    sums = borrowed(sums)
+    slope_sums = borrowed(slope_sums)
+    group_sums = borrowed(group_sums)
     item, sample, ending = start, 0, 0
     if together and start < stop:
         sample = (start % groups) * group
@@ -235,6 +290,7 @@ def forward_lanes(
             scalars[slot, GAP_MOMENT] += gap_moments[lane]
             if targeted:
                 scalars[slot, LOWEST] = min(scalars[slot, LOWEST], gaps[lane])
+    hold(held)
     return 0
 
 
@@ -261,6 +317,13 @@ def forward_position_lanes(
     stop,
 ):
     """Find the largest of the perturbed scores; at least LANES samples a row."""
+    theta = borrowed(theta)
+    temperature = borrowed(temperature)
+    keys = borrowed(keys)
+    codes = borrowed(codes)
+    target = borrowed(target)
+    totals = borrowed(totals)
+    scalars = borrowed(scalars)
     size = theta.shape[1]
     groups = (num_samples + group - 1) // group
     z = np.empty((size, LANES), theta.dtype)
@@ -275,6 +338,15 @@ def forward_position_lanes(
     keep, targeted = codes.shape[1] > 0, target.shape[0] > 0
     zero, infinity = theta.dtype.type(0), theta.dtype.type(np.inf)
     none = fill(zero)
+    held = (z, s, zs, sample_of, key_of, live, places, counts)
+    z = borrowed(z)
+    s = borrowed(s)
+    zs = borrowed(zs)
+    sample_of = borrowed(sample_of)
+    key_of = borrowed(key_of)
+    live = borrowed(live)
+    places = borrowed(places)
+    counts = borrowed(counts)
     for item in range(start, stop):
         row = item // groups
         slot = item if split else row
@@ -322,6 +394,7 @@ def forward_position_lanes(
         scalars[slot, LOSS] += loss
         scalars[slot, GAP_MOMENT] += gap_moment
         scalars[slot, LOWEST] = min(scalars[slot, LOWEST], lowest)
+    hold(held)
     return 0
 
 
@@ -350,6 +423,12 @@ def vjp_position_lanes(
     stop,
 ):
     """Do what ``vjp_rows`` does, for solutions with a single 1, kept by position."""
+    codes = borrowed(codes)
+    keys = borrowed(keys)
+    center = borrowed(center)
+    g = borrowed(g)
+    totals = borrowed(totals)
+    sides = borrowed(sides)
     num_samples = codes.shape[1]
     cotangents, size = g.shape[1:]
     groups = (num_samples + group - 1) // group
@@ -365,6 +444,18 @@ def vjp_position_lanes(
     sums = np.empty(cotangents * size * LANES, g.dtype)
     side_sums = np.empty(cotangents * LANES, g.dtype)
     zero = g.dtype.type(0)
+    held = (z, s, zs, ss, sample_of, key_of, weights, flat, gains, sums, side_sums)
+    z = borrowed(z)
+    s = borrowed(s)
+    zs = borrowed(zs)
+    ss = borrowed(ss)
+    sample_of = borrowed(sample_of)
+    key_of = borrowed(key_of)
+    weights = borrowed(weights)
+    flat = borrowed(flat)
+    gains = borrowed(gains)
+    sums = borrowed(sums)
+    side_sums = borrowed(side_sums)
     for item in range(start, stop):
         row = item // groups
         slot = item if split else row
@@ -410,6 +501,7 @@ def vjp_position_lanes(
             for j in range(size):
                 at = (k * size + j) * LANES
                 totals[slot, k, j] += scale * total(load(sums, at))
+    hold(held)
     return 0
 
 

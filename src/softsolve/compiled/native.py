@@ -56,3 +56,35 @@ def read_int64(typing_context: Any, address: Any, index: Any) -> Any:
         return builder.load(builder.gep(start, [values[1]]))
 
     return types.int64(types.int64, types.int64), lower
+
+
+@intrinsic
+def borrowed(typing_context: Any, array: Any) -> Any:
+    """Return the array without a count of its references.
+
+    Slices of it, and calls that it is handed to, then cost no atomic operations, which
+    would take longer than a small block. Something else has to keep it alive: the
+    caller, or :func:`hold`.
+    """
+
+    def lower(context, builder, signature, values):
+        source = context.make_array(array)(context, builder, values[0])
+        view = context.make_array(array)(context, builder)
+        null = cgutils.get_null_value(view.meminfo.type)
+        for field in ("data", "nitems", "itemsize", "shape", "strides"):
+            setattr(view, field, getattr(source, field))
+        view.meminfo = null
+        view.parent = cgutils.get_null_value(view.parent.type)
+        return view._getvalue()
+
+    return array(array), lower
+
+
+@intrinsic
+def hold(typing_context: Any, arrays: Any) -> Any:
+    """Keep a tuple of arrays alive up to here."""
+
+    def lower(context, builder, signature, values):
+        return context.get_dummy_value()
+
+    return types.void(arrays), lower

@@ -28,7 +28,7 @@ import numpy as np
 from numba import types
 
 from softsolve.compiled.kernel import OK, Kernel
-from softsolve.compiled.native import call_address
+from softsolve.compiled.native import borrowed, call_address, hold
 from softsolve.compiled.random import row_key
 
 # Numbers in a block of samples: small enough for the first-level cache.
@@ -153,6 +153,19 @@ def forward_rows(
     stop,
 ):
     """Solve and reduce groups of samples with an instance kernel."""
+    theta = borrowed(theta)
+    temperature = borrowed(temperature)
+    keys = borrowed(keys)
+    ints = borrowed(ints)
+    reals = borrowed(reals)
+    context = borrowed(context)
+    codes = borrowed(codes)
+    target = borrowed(target)
+    table = borrowed(table)
+    totals = borrowed(totals)
+    slopes = borrowed(slopes)
+    scalars = borrowed(scalars)
+    status = borrowed(status)
     size = theta.shape[1]
     groups = (num_samples + group - 1) // group
     block = block_samples(size, group)
@@ -167,6 +180,15 @@ def forward_rows(
     clipping = slopes.shape[0] > 0
     clipped = np.empty_like(x)
     primed = -1
+    held = (z, s, y, x, partial, partial_slopes, state, clipped)
+    z = borrowed(z)
+    s = borrowed(s)
+    y = borrowed(y)
+    x = borrowed(x)
+    partial = borrowed(partial)
+    partial_slopes = borrowed(partial_slopes)
+    state = borrowed(state)
+    clipped = borrowed(clipped)
     for item in range(start, stop):
         row = item // groups
         slot = item if split else row
@@ -213,6 +235,7 @@ def forward_rows(
         scalars[slot, LOSS] += loss
         scalars[slot, GAP_MOMENT] += gap_moment
         scalars[slot, LOWEST] = min(scalars[slot, LOWEST], lowest)
+    hold(held)
     return 0
 
 
@@ -236,6 +259,13 @@ def vjp_rows(
     stop,
 ):
     r"""Sum :math:`a_m s_m` and :math:`a_m (\langle z_m, s_m \rangle - d)`."""
+    codes = borrowed(codes)
+    table = borrowed(table)
+    keys = borrowed(keys)
+    center = borrowed(center)
+    g = borrowed(g)
+    totals = borrowed(totals)
+    sides = borrowed(sides)
     num_samples = codes.shape[1]
     cotangents, size = g.shape[1:]
     groups = (num_samples + group - 1) // group
@@ -247,6 +277,14 @@ def vjp_rows(
     weights = np.empty((block, cotangents))
     partial = np.empty((cotangents, size))
     partial_sides = np.empty((1, cotangents))
+    held = (z, s, y, zero, weights, partial, partial_sides)
+    z = borrowed(z)
+    s = borrowed(s)
+    y = borrowed(y)
+    zero = borrowed(zero)
+    weights = borrowed(weights)
+    partial = borrowed(partial)
+    partial_sides = borrowed(partial_sides)
     for item in range(start, stop):
         row = item // groups
         slot = item if split else row
@@ -273,6 +311,7 @@ def vjp_rows(
                     add_weighted(partial[k], weight, score)
         add_to(totals[slot], partial)
         add_to(sides[slot : slot + 1], partial_sides)
+    hold(held)
     return 0
 
 
@@ -296,6 +335,13 @@ def jvp_rows(
     stop,
 ):
     r"""Sum :math:`(y_m - b_m) D_m(v, e)`."""
+    codes = borrowed(codes)
+    table = borrowed(table)
+    keys = borrowed(keys)
+    center = borrowed(center)
+    v = borrowed(v)
+    e = borrowed(e)
+    totals = borrowed(totals)
     num_samples = codes.shape[1]
     tangents, size = v.shape[1:]
     groups = (num_samples + group - 1) // group
@@ -306,6 +352,13 @@ def jvp_rows(
     zero = np.zeros(size, v.dtype)
     weights = np.empty((block, tangents))
     partial = np.empty((tangents, size))
+    held = (z, s, y, zero, weights, partial)
+    z = borrowed(z)
+    s = borrowed(s)
+    y = borrowed(y)
+    zero = borrowed(zero)
+    weights = borrowed(weights)
+    partial = borrowed(partial)
     for item in range(start, stop):
         row = item // groups
         slot = item if split else row
@@ -325,6 +378,7 @@ def jvp_rows(
             mix(weights, count, scale, mixing)
             add_solutions(y, middle, weights, count, partial)
         add_to(totals[slot], partial)
+    hold(held)
     return 0
 
 

@@ -217,7 +217,6 @@ def _fill_rows(noise, key, first, antithetic, z, s):
     def fill(noise, key, first, antithetic, z, s):
         samples, size = z.shape
         half = (size + 1) // 2
-        zs, ss = z.reshape(-1), s.reshape(-1)
         for row in range(samples):
             stream, mirrored = _stream(key, first + row, antithetic)
             words = stream_words(stream, z)
@@ -230,17 +229,17 @@ def _fill_rows(noise, key, first, antithetic, z, s):
                 index = advance(index, LANES)
                 left, right = half - start, size - half - start
                 if right >= LANES:
-                    store(zs, at, z1)
-                    store(zs, other, z2)
+                    store(z, at, z1)
+                    store(z, other, z2)
                     if scored:
-                        store(ss, at, s1)
-                        store(ss, other, s2)
+                        store(s, at, s1)
+                        store(s, other, s2)
                 else:
-                    store_first(zs, at, z1, left)
-                    store_first(zs, other, z2, right)
+                    store_first(z, at, z1, left)
+                    store_first(z, other, z2, right)
                     if scored:
-                        store_first(ss, at, s1, left)
-                        store_first(ss, other, s2, right)
+                        store_first(s, at, s1, left)
+                        store_first(s, other, s2, right)
         return 0
 
     return fill
@@ -256,19 +255,18 @@ def _fill_lanes(noise, keys, numbers, antithetic, z, s):
     def fill(noise, keys, numbers, antithetic, z, s):
         size = z.shape[0]
         half = (size + 1) // 2
-        zs, ss = z.reshape(-1), s.reshape(-1)
         one, two, flip = stream_lanes(keys, numbers, antithetic, z)
         index = lanes_of(all_bits(False, z))
         for at in range(half):
             z1, s1, z2, s2 = pair(one, two, index, flip)
             index = advance(index, 1)
-            store(zs, at * LANES, z1)
+            store(z, at * LANES, z1)
             if scored:
-                store(ss, at * LANES, s1)
+                store(s, at * LANES, s1)
             if half + at < size:
-                store(zs, (half + at) * LANES, z2)
+                store(z, (half + at) * LANES, z2)
                 if scored:
-                    store(ss, (half + at) * LANES, s2)
+                    store(s, (half + at) * LANES, s2)
         return 0
 
     return fill

@@ -4,7 +4,7 @@
 
 import numpy as np
 
-from softsolve.compiled.native import call_address
+from softsolve.compiled.native import borrowed, call_address, hold
 from softsolve.compiled.passes import (
     SAMPLES,
     Pass,
@@ -71,6 +71,16 @@ def hvp_rows(
     stop,
 ):
     r"""Sum the gradient of :math:`a_m Q_m(p, (v, e))` in the direction p."""
+    codes = borrowed(codes)
+    table = borrowed(table)
+    keys = borrowed(keys)
+    center = borrowed(center)
+    curvature = borrowed(curvature)
+    g = borrowed(g)
+    v = borrowed(v)
+    e = borrowed(e)
+    totals = borrowed(totals)
+    sides = borrowed(sides)
     num_samples = codes.shape[1]
     tangents, size = v.shape[1:]
     groups = (num_samples + group - 1) // group
@@ -82,6 +92,14 @@ def hvp_rows(
     weights = np.empty((block, tangents))
     partial = np.empty((tangents, size))
     partial_sides = np.empty((1, tangents))
+    held = (z, s, y, zero, weights, partial, partial_sides)
+    z = borrowed(z)
+    s = borrowed(s)
+    y = borrowed(y)
+    zero = borrowed(zero)
+    weights = borrowed(weights)
+    partial = borrowed(partial)
+    partial_sides = borrowed(partial_sides)
     for item in range(start, stop):
         row = item // groups
         slot = item if split else row
@@ -125,6 +143,7 @@ def hvp_rows(
                     )
         add_to(totals[slot], partial)
         add_to(sides[slot : slot + 1], partial_sides)
+    hold(held)
     return 0
 
 
@@ -151,6 +170,16 @@ def jjvp_rows(
     stop,
 ):
     r"""Sum :math:`(y_m - b_m) Q_m((w, f), (v, e))`."""
+    codes = borrowed(codes)
+    table = borrowed(table)
+    keys = borrowed(keys)
+    center = borrowed(center)
+    curvature = borrowed(curvature)
+    v = borrowed(v)
+    e = borrowed(e)
+    w = borrowed(w)
+    f = borrowed(f)
+    totals = borrowed(totals)
     num_samples = codes.shape[1]
     tangents, size = v.shape[1:]
     groups = (num_samples + group - 1) // group
@@ -161,6 +190,13 @@ def jjvp_rows(
     zero = np.zeros(size, v.dtype)
     weights = np.empty((block, tangents))
     partial = np.empty((tangents, size))
+    held = (z, s, y, zero, weights, partial)
+    z = borrowed(z)
+    s = borrowed(s)
+    y = borrowed(y)
+    zero = borrowed(zero)
+    weights = borrowed(weights)
+    partial = borrowed(partial)
     for item in range(start, stop):
         row = item // groups
         slot = item if split else row
@@ -198,6 +234,7 @@ def jjvp_rows(
             mix(weights, count, scale, mixing)
             add_solutions(y, middle, weights, count, partial)
         add_to(totals[slot], partial)
+    hold(held)
     return 0
 
 
