@@ -403,13 +403,26 @@ def raise_bad_target(y_shape: Shape, theta_shape: Shape) -> NoReturn:
     raise ValueError(msg)
 
 
-def memory_message(size: int, budget: int) -> str:
+def check_second_derivatives(settings: Settings) -> None:
+    """Raise for a solver that drops draws: second derivatives would be wrong."""
+    if settings.drops:
+        msg = (
+            f"{settings.name} drops failed draws, and what is averaged then, an "
+            "expectation given success, has no estimate of its second derivatives "
+            'here. Pass on_failure="raise" to softsolve.solver.'
+        )
+        raise RuntimeError(msg)
+
+
+def raise_samples_not_kept(settings: Settings, size: int) -> NoReturn:
     """Say why second derivatives are not to be had, and what to do."""
-    return (
+    check_second_derivatives(settings)
+    msg = (
         f"second derivatives of this maximum or loss need its {size:,} bytes of "
-        f"samples, which were not kept beyond memory_budget={budget:,}. Pass a larger "
-        "memory_budget= to Perturbed, or fewer samples."
+        f"samples, which were not kept beyond memory_budget={settings.memory_budget:,}."
+        " Pass a larger memory_budget= to Perturbed, or fewer samples."
     )
+    raise RuntimeError(msg)
 
 
 def check_temperature(temperature: object) -> None:

@@ -14,7 +14,12 @@ from softsolve._arrays import inner
 from softsolve.estimators import Samples, Surrogate
 from softsolve.jax.random import differentiable_nu
 from softsolve.jax.sampling import Call
-from softsolve.layer import column_projector, memory_message
+from softsolve.layer import (
+    Settings,
+    check_second_derivatives,
+    column_projector,
+    raise_samples_not_kept,
+)
 
 Array = Any
 Draws = tuple[Array, Array, Array | None]
@@ -54,6 +59,8 @@ def _attach_jvp(
     call: Call, primals: tuple[Any, ...], tangents: tuple[Any, ...]
 ) -> tuple[Array, Array]:
     _, tau, temperature, draws = primals
+    if call.settings.drops:
+        tau, temperature = only_once(call.settings, (tau, temperature))
     samples = _samples(call, draws)
 
     def smoothed(tau: Array, temperature: Array) -> Array:
@@ -77,6 +84,18 @@ def _attach_jvp(
     both = 0.5 * (push(projected) + pulled)
     symmetric = project(both[..., None])[..., 0]
     return attach(call, *primals), symmetric + along(jax.numpy.zeros_like(step), drift)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def only_once(settings: Settings, point: tuple[Array, Array]) -> tuple[Array, Array]:
+    """Return the point of first derivatives that have no derivatives."""
+    return point
+
+
+@only_once.defjvp
+def _only_once_jvp(settings: Settings, primals: Any, tangents: Any) -> Any:
+    check_second_derivatives(settings)
+    return primals[0], tangents[0]
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
@@ -142,7 +161,7 @@ def without_draws(
 def _without_draws_jvp(call: Call, primals: Any, tangents: Any) -> Any:
     settings = call.settings
     size = 2 * settings.num_samples * primals[1].nbytes
-    raise RuntimeError(memory_message(size, settings.memory_budget))
+    raise_samples_not_kept(settings, size)
 
 
 def solution_from_maximum(

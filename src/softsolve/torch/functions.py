@@ -14,7 +14,13 @@ import torch
 
 from softsolve import estimators
 from softsolve._arrays import inner
-from softsolve.layer import Settings, column_projector, identity_columns, memory_message
+from softsolve.layer import (
+    Settings,
+    check_second_derivatives,
+    column_projector,
+    identity_columns,
+    raise_samples_not_kept,
+)
 from softsolve.perturbation import DensityDerivatives
 from softsolve.torch.precision import full_precision
 from softsolve.torch.transforms import Function, first_order
@@ -82,11 +88,13 @@ class ArrayRule:
 
     def hvp(self, point: Pair, g: Tensor, direction: Pair, draws: Draws) -> Pair:
         """Return derivatives of vector-Jacobian products."""
+        check_second_derivatives(self.settings)
         with full_precision(g):
             return estimators.hvp(*self._prepare(point, draws), point[1], g, direction)
 
     def jjvp(self, point: Pair, direction: Pair, other: Pair, draws: Draws) -> Tensor:
         """Return derivatives of Jacobian-vector products."""
+        check_second_derivatives(self.settings)
         with full_precision(direction[0]):
             prepared = self._prepare(point, draws)
             return estimators.jjvp(*prepared, point[1], direction, other)
@@ -565,7 +573,7 @@ class WithoutDraws(Function):
         """Raise and say how to have second derivatives."""
         settings = ctx.rule.settings
         size = 8 * settings.num_samples * ctx.rows
-        raise RuntimeError(memory_message(size, settings.memory_budget))
+        raise_samples_not_kept(settings, size)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor | None) -> NoReturn:

@@ -191,6 +191,7 @@ class Perturbed(nn.Module):
         """Return the Jacobian of the smoothed solution, (*batch, *out, *event)."""
         rows = self.rows(theta.detach(), context, temperature)
         call = self._call(rows, generator, keep=True)
+        call.least = 2
         with torch.no_grad(), full_precision(rows.theta):
             _, *draws = self._sampler(rows).apply(call, *rows.fixed, *rows.context)
             tau = self.settings.perturbation.coordinates(rows.theta)
@@ -227,7 +228,8 @@ class Perturbed(nn.Module):
         """
         rows, y, out_shape = self._solutions(theta, context, generator, temperature)
         found = []
-        for samples in y:
+        for drawn in y:
+            samples = drawn[~drawn.isnan().any(dim=1)]  # those dropped are NaN
             solutions, counts = torch.unique(samples, dim=0, return_counts=True)
             order = torch.argsort(counts, descending=True, stable=True)
             shaped = solutions[order].reshape(-1, *out_shape).to(rows.dtype)
@@ -328,13 +330,17 @@ class Perturbed(nn.Module):
     def _samples_fit(self, rows: Rows) -> bool:
         size = rows.theta.numel() * self.settings.num_samples
         bytes_needed = 2 * size * rows.theta.element_size()
-        return torch.is_grad_enabled() and bytes_needed <= self.settings.memory_budget
+        if self.settings.drops or not torch.is_grad_enabled():
+            return False
+        return bytes_needed <= self.settings.memory_budget
 
     def _eager(
         self, rows: Rows, generator: torch.Generator | None
     ) -> tuple[Tensor, tuple[int, ...]]:
         settings = self.settings
         call = self._call(rows, generator, keep=self._may_differentiate())
+        if rows.theta.requires_grad or rows.temperature.requires_grad:
+            call.least = 2
         sampler = self._sampler(rows)
         mean, *draws = sampler.apply(call, *rows.fixed, *rows.context)
         if not call.keep:
@@ -372,7 +378,7 @@ class Perturbed(nn.Module):
     ) -> tuple[Rows, Tensor, tuple[int, ...]]:
         rows = self.rows(theta.detach(), context, temperature)
         settings = self.settings.with_form("solution")
-        call = Call(settings, rows.event_shape, generator, keep=True)
+        call = Call(settings, rows.event_shape, generator, keep=True, least=0)
         with torch.no_grad(), full_precision(rows.theta):
             sampler = self._sampler(rows)
             _, _, y, *_ = sampler.apply(call, *rows.fixed, *rows.context)

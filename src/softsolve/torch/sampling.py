@@ -8,13 +8,16 @@ import torch
 from softsolve import estimators, layer
 from softsolve._arrays import inner
 from softsolve.array_route import (
+    Starts,
     chunk_sizes,
     first_bad_row,
     must_look_at_solutions,
+    prime,
     solve_draws,
 )
 from softsolve.layer import Settings
 from softsolve.perturbation import DensityDerivatives
+from softsolve.retained import Retained
 from softsolve.torch.precision import full_precision
 from softsolve.torch.random import draw
 from softsolve.torch.transforms import Function, transforms_active
@@ -26,7 +29,7 @@ Tensor = torch.Tensor
 class Call:
     """What one call of a layer asks of its draws, besides tensors.
 
-    ``out_shape`` is found by solving.
+    ``out_shape`` is found by solving, and ``starts`` by :meth:`prime`.
     """
 
     settings: Settings
@@ -35,16 +38,32 @@ class Call:
     keep: bool
     difference: bool = False
     out_shape: tuple[int, ...] = field(default=())
+    # How many draws of a row must be left where failed ones are dropped; 0 where it is
+    # the draws that are wanted.
+    least: int = 1
+    starts: Starts = None
 
     def noise(self, theta: Tensor, count: int) -> Tensor:
         """Draw noise for so many samples of each row, (B, count, d)."""
         rows, size = theta.shape
         return draw(self.settings.noise, (rows, count, size), theta, self.generator)
 
+    def prime(self, theta: Tensor, context: tuple[Tensor, ...]) -> None:
+        """Solve the unperturbed scores for where to start, if the solver can."""
+        if hasattr(self.settings.solver, "prime"):
+            arrays = _on_host((theta, *context))
+            self.starts = prime(self.settings, arrays[0], self.event_shape, arrays[1:])
+
     def solve(self, x: Tensor, context: tuple[Tensor, ...]) -> Tensor:
         """Solve perturbed scores (B, M, d); return solutions (B, M, k)."""
+        if self.settings.drops and torch.compiler.is_compiling():
+            msg = (
+                f"{self.settings.name} drops failed draws, which cannot be compiled. "
+                "Call the layer outside of torch.compile."
+            )
+            raise RuntimeError(msg)
         y, self.out_shape = solve_draws(
-            self.settings, self._solve_rows, x, self.event_shape, context
+            self.settings, self._solve_rows, x, self.event_shape, context, self.starts
         )
         return y
 
@@ -72,9 +91,11 @@ class Call:
         """Return the perturbed scores (B, M, d)."""
         return self.settings.perturbation.perturb(theta, temperature, z)
 
-    def _solve_rows(self, theta: Tensor, *context: Tensor) -> Any:
+    def _solve_rows(
+        self, theta: Tensor, *context: Tensor, starts: Starts = None
+    ) -> Any:
         if self.settings.host:
-            return solve_on_host(self.settings, theta, context)
+            return solve_on_host(self.settings, theta, context, starts)
         y = self.settings.solver(theta, *context)
         if not isinstance(y, torch.Tensor):
             msg = (
@@ -89,14 +110,22 @@ class Call:
 
 
 def solve_on_host(
-    settings: Settings, theta: Tensor, context: tuple[Tensor, ...]
+    settings: Settings,
+    theta: Tensor,
+    context: tuple[Tensor, ...],
+    starts: Starts = None,
 ) -> Tensor:
-    """Call a solver of NumPy arrays."""
-    rows = (array.detach().cpu().numpy() for array in (theta, *context))
-    y = torch.as_tensor(settings.solver(*rows), device=theta.device)
+    """Call a solver of NumPy arrays, with one start a row if there are any."""
+    given = {} if starts is None else {"starts": starts}
+    solution = settings.solver(*_on_host((theta, *context)), **given)
+    y = torch.as_tensor(solution, device=theta.device)
     if must_look_at_solutions(settings):
         _check_solutions(settings, y, len(theta))
     return y
+
+
+def _on_host(arrays: tuple[Tensor, ...]) -> tuple[Any, ...]:
+    return tuple(array.detach().cpu().numpy() for array in arrays)
 
 
 def _check_solutions(settings: Settings, y: Tensor, rows: int) -> None:
@@ -183,14 +212,17 @@ class SampleSolutions(Constant):
     ) -> tuple[Tensor, ...]:
         """Draw and solve, a chunk of samples at a time."""
         check_point(theta, temperature)
+        call.prime(theta, context)
         sums, kept = [], []
         with full_precision(theta):
             for count in chunk_sizes(call.settings, theta):
                 z = call.noise(theta, count)
                 y = call.samples(call.perturb(theta, temperature, z), context)
-                sums.append(y.sum(dim=1))
+                retained = Retained(call.settings, y)
+                retained.require(call.least)
+                sums.append(retained.weigh(y).sum(dim=1))
                 if call.keep:
-                    kept.append((z, y))
+                    kept.append((z, retained.fill(y) if call.least else y))
             mean = torch.stack(sums).sum(dim=0) / call.settings.num_samples
             if not call.keep:
                 return (mean,)
@@ -222,6 +254,7 @@ class SampleMaxima(Constant):
     ) -> tuple[Tensor, ...]:
         """Draw and solve, a chunk of samples at a time."""
         check_point(theta, temperature)
+        call.prime(theta, context)
         parts, kept = [], []
         with full_precision(theta):
             for count in chunk_sizes(call.settings, theta):
@@ -259,10 +292,14 @@ def sampled_maxima(
     """Return each sample's maximum and gradient, and their moment; see above."""
     x = call.perturb(theta, temperature, z)
     y = call.solve(x, context)
+    retained = Retained(call.settings, y)
+    retained.require(call.least)
+    y = retained.replace(y, target)
     difference = y if target is None else y - target[:, None, :]
     values = call.values(difference, x)
     if target is not None and not torch.compiler.is_compiling():
         layer.check_gaps(call.settings, values, y, target, x)
+    values, difference = retained.weigh(values), retained.weigh(difference)
     gradients = estimators.maximum_gradients(
         call.settings.perturbation, difference, x, clips=call.settings.clips
     )
