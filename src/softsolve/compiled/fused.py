@@ -11,13 +11,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from softsolve.compiled import lane_passes, passes, second_order
+from softsolve.compiled import lane_passes, passes, position_passes, second_order
+from softsolve.compiled.baselines import leave_one_out
 from softsolve.compiled.kernel import Kernel
 from softsolve.compiled.lanes import LANES
 from softsolve.compiled.plan import plan_for, steps_evenly
 from softsolve.compiled.random import FILL_LANES, FILL_ROWS, export_draws
 from softsolve.parallel import get_num_threads, run_ranges
 from softsolve.solvers.base import KernelSolver, Solver
+
+__all__ = ["Forward", "FusedPass", "leave_one_out"]
 
 Array = np.ndarray[Any, Any]
 
@@ -72,29 +75,6 @@ class Forward(NamedTuple):
     slope: Array | None = None
 
 
-class LeaveOneOut(NamedTuple):
-    """How the mean becomes the baseline that leaves each sample out."""
-
-    scale: float
-    mixing: float
-
-
-def leave_one_out(num_samples: int, *, antithetic: bool = False) -> LeaveOneOut:
-    r"""Return what to pass with ``center=mean`` for a leave-one-out baseline.
-
-    Independent draws: :math:`y_m - b_m = \tfrac{M}{M-1} (y_m - \bar y)`. Antithetic
-    draws: :math:`b_m` is the mean of the P - 1 other pairs, so that with the mean
-    :math:`\bar y_p` of the sample's own pair
-
-    .. math::
-
-        y_m - b_m = (y_m - \bar y) + \tfrac{1}{P - 1} (\bar y_p - \bar y).
-    """
-    if antithetic:
-        return LeaveOneOut(1.0, 1 / (num_samples - 2))
-    return LeaveOneOut(num_samples / (num_samples - 1), 0.0)
-
-
 def group_size(num_samples: int) -> int:
     """Return how many samples are reduced together: a matter of their number alone."""
     groups = max(8, min(32, num_samples // 256))
@@ -128,6 +108,25 @@ class FusedPass:
     :math:`y_m - b_m`, which is ``scale · (y_m - center)``, further mixed with the
     mirrored sample by ``mixing`` (see :func:`leave_one_out`); without a center the
     baseline is zero.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from softsolve.compiled.fused import FusedPass, leave_one_out
+    >>> from softsolve.solvers import OneHot
+    >>> fused = FusedPass(OneHot(), (3,), "gumbel", 4000, dtype=np.float64)
+    >>> theta, temperature = np.log([[0.5, 0.3, 0.2]]), np.ones(1)
+    >>> keys = np.array([[7, 8]], dtype=np.int32)
+    >>> result = fused.forward(theta, temperature, keys)
+    >>> print(result.mean.round(1))
+    [[0.5 0.3 0.2]]
+    >>> g = np.array([[[1.0, 0.0, 0.0]]])
+    >>> how = leave_one_out(4000)
+    >>> gradient, _ = fused.vjp(
+    ...     result.samples, keys, temperature, g, result.mean, *how
+    ... )
+    >>> print(gradient.round(1) + 0.0)
+    [[[ 0.2 -0.2 -0.1]]]
     """
 
     def __init__(
@@ -298,7 +297,7 @@ class FusedPass:
     ) -> Callable[..., Any]:
         """Return the forward pass for the largest of the scores."""
         return partial(
-            self._compiled("forward_positions", lane_passes.FORWARD_POSITION_LANES),
+            self._compiled("forward_positions", position_passes.FORWARD_POSITION_LANES),
             self._address("fill_lanes", FILL_LANES[self.noise]),
             *(self.scored, theta, temperature, keys, self.antithetic),
             *(self.num_samples, self.group, split, codes, target),
@@ -382,7 +381,7 @@ class FusedPass:
         sums = [np.zeros((slots, *shape)) for shape in outputs]
         compiled = self._compiled(work.__name__, work)
         fill = self.fill
-        if work is lane_passes.VJP_POSITION_LANES:
+        if work is position_passes.VJP_POSITION_LANES:
             fill = self._address("fill_lanes", FILL_LANES[self.noise])
 
         def run(start: int, stop: int) -> None:
@@ -429,7 +428,7 @@ class FusedPass:
             and self.size <= LARGEST_VJP_LANES
         )
         totals, sides = self._derive(
-            lane_passes.VJP_POSITION_LANES if in_lanes else passes.VJP_ROWS,
+            position_passes.VJP_POSITION_LANES if in_lanes else passes.VJP_ROWS,
             *(samples, keys, (center, scale, mixing), (g,)),
             ((cotangents, self.size), (cotangents,)),
         )

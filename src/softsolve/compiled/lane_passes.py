@@ -7,7 +7,6 @@ results do not depend on which samples share a block.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
-# ruff: noqa: ARG001 (passes that take each other's place have one signature)
 
 import numpy as np
 
@@ -24,7 +23,6 @@ from softsolve.compiled.lanes import (
     LANES,
     fill,
     load,
-    maximum,
     minimum,
     store,
     where_less,
@@ -37,7 +35,6 @@ from softsolve.compiled.passes import (
     MOMENT,
     Pass,
     _inlined,
-    dot,
 )
 from softsolve.compiled.random import row_key
 
@@ -296,215 +293,4 @@ def forward_lanes(
 
 FORWARD_LANES = Pass(
     forward_lanes, "i i i b t2 t1 k2 n1 f1 f2 b i i b c2 t2 f1 b f2 f2 f2 n1 i i"
-)
-
-
-def forward_position_lanes(
-    fill_noise,
-    scored,
-    theta,
-    temperature,
-    keys,
-    antithetic,
-    num_samples,
-    group,
-    split,
-    codes,
-    target,
-    totals,
-    scalars,
-    start,
-    stop,
-):
-    """Find the largest of the perturbed scores; at least LANES samples a row."""
-    theta = borrowed(theta)
-    temperature = borrowed(temperature)
-    keys = borrowed(keys)
-    codes = borrowed(codes)
-    target = borrowed(target)
-    totals = borrowed(totals)
-    scalars = borrowed(scalars)
-    size = theta.shape[1]
-    groups = (num_samples + group - 1) // group
-    z = np.empty((size, LANES), theta.dtype)
-    s = np.empty_like(z) if scored else z
-    zs = z.reshape(-1)
-    sample_of = np.empty(LANES, np.int64)
-    key_of = np.empty(LANES, np.uint64)
-    live = np.empty(LANES, theta.dtype)
-    places = np.empty(LANES, np.uint32)
-    counts = np.empty(size, np.int64)
-    kept = codes.view(np.uint32)
-    keep, targeted = codes.shape[1] > 0, target.shape[0] > 0
-    zero, infinity = theta.dtype.type(0), theta.dtype.type(np.inf)
-    none = fill(zero)
-    held = (z, s, zs, sample_of, key_of, live, places, counts)
-    z = borrowed(z)
-    s = borrowed(s)
-    zs = borrowed(zs)
-    sample_of = borrowed(sample_of)
-    key_of = borrowed(key_of)
-    live = borrowed(live)
-    places = borrowed(places)
-    counts = borrowed(counts)
-    for item in range(start, stop):
-        row = item // groups
-        slot = item if split else row
-        key_of[:] = row_key(keys[row, 0], keys[row, 1])
-        amplitude = fill(temperature[row])
-        counts[:] = 0
-        moment, loss, gap_moment, lowest = 0.0, 0.0, 0.0, np.inf
-        first = (item - row * groups) * group
-        last = min(first + group, num_samples)
-        for begin in range(first, last, LANES):
-            count = min(LANES, last - begin)
-            for lane in range(LANES):
-                sample_of[lane] = begin + lane
-                live[lane] = 1 if lane < count else 0
-            alive = load(live, 0)
-            call_address(fill_noise, (key_of, sample_of, antithetic, z, s))
-            best_noise, place = load(zs, 0), fill(np.uint32(0))
-            best = scaled(amplitude, best_noise, fill(theta[row, 0]))
-            for j in range(1, size):
-                noise = load(zs, j * LANES)
-                score = scaled(amplitude, noise, fill(theta[row, j]))
-                place = where_less(best, score, fill(np.uint32(j)), place)
-                best_noise = where_less(best, score, noise, best_noise)
-                best = maximum(best, score)
-            store(places, 0, place)
-            for lane in range(count):
-                counts[places[lane]] += 1
-            if keep:
-                for lane in range(count):
-                    kept[row, begin + lane, 0] = places[lane]
-            moment += total(fmuladd(best_noise, alive, none))
-            if targeted:
-                for j in range(size):
-                    noise, goal = load(zs, j * LANES), fill(-target[row, j])
-                    score = scaled(amplitude, noise, fill(theta[row, j]))
-                    best = fmuladd(goal, score, best)
-                    best_noise = fmuladd(goal, noise, best_noise)
-                loss += total(fmuladd(best, alive, none))
-                gap_moment += total(fmuladd(best_noise, alive, none))
-                least_gap = least(where_less(none, alive, best, fill(infinity)))
-                lowest = min(lowest, least_gap)
-        for j in range(size):
-            totals[slot, j] += counts[j]
-        scalars[slot, MOMENT] += moment
-        scalars[slot, LOSS] += loss
-        scalars[slot, GAP_MOMENT] += gap_moment
-        scalars[slot, LOWEST] = min(scalars[slot, LOWEST], lowest)
-    hold(held)
-    return 0
-
-
-FORWARD_POSITION_LANES = Pass(
-    forward_position_lanes, "i b t2 t1 k2 b i i b c3 t2 f2 f2 i i"
-)
-
-
-def vjp_position_lanes(
-    fill_noise,
-    decode,
-    scored,
-    codes,
-    table,
-    keys,
-    antithetic,
-    group,
-    split,
-    center,
-    scale,
-    mixing,
-    g,
-    totals,
-    sides,
-    start,
-    stop,
-):
-    """Do what ``vjp_rows`` does, for solutions with a single 1, kept by position."""
-    codes = borrowed(codes)
-    keys = borrowed(keys)
-    center = borrowed(center)
-    g = borrowed(g)
-    totals = borrowed(totals)
-    sides = borrowed(sides)
-    num_samples = codes.shape[1]
-    cotangents, size = g.shape[1:]
-    groups = (num_samples + group - 1) // group
-    z = np.empty((size, LANES), g.dtype)
-    s = np.empty_like(z) if scored else z
-    zs, ss = z.reshape(-1), s.reshape(-1)
-    sample_of = np.empty(LANES, np.int64)
-    key_of = np.empty(LANES, np.uint64)
-    weights = np.zeros((cotangents, LANES), g.dtype)
-    flat = weights.reshape(-1)
-    gains = np.empty((cotangents, size), g.dtype)
-    kept = codes.view(np.int32)
-    sums = np.empty(cotangents * size * LANES, g.dtype)
-    side_sums = np.empty(cotangents * LANES, g.dtype)
-    zero = g.dtype.type(0)
-    held = (z, s, zs, ss, sample_of, key_of, weights, flat, gains, sums, side_sums)
-    z = borrowed(z)
-    s = borrowed(s)
-    zs = borrowed(zs)
-    ss = borrowed(ss)
-    sample_of = borrowed(sample_of)
-    key_of = borrowed(key_of)
-    weights = borrowed(weights)
-    flat = borrowed(flat)
-    gains = borrowed(gains)
-    sums = borrowed(sums)
-    side_sums = borrowed(side_sums)
-    for item in range(start, stop):
-        row = item // groups
-        slot = item if split else row
-        key_of[:] = row_key(keys[row, 0], keys[row, 1])
-        for k in range(cotangents):
-            middle = zero
-            if center.shape[0]:
-                middle = dot(center[row], g[row, k])
-            for j in range(size):
-                gains[k, j] = g[row, k, j] - middle
-        sums[:] = 0
-        side_sums[:] = 0
-        first = (item - row * groups) * group
-        last = min(first + group, num_samples)
-        for begin in range(first, last, LANES):
-            count = min(LANES, last - begin)
-            for lane in range(LANES):
-                sample_of[lane] = begin + lane
-            call_address(fill_noise, (key_of, sample_of, antithetic, z, s))
-            for k in range(cotangents):
-                for lane in range(count):
-                    weights[k, lane] = gains[k, kept[row, begin + lane, 0]]
-                for lane in range(count, LANES):
-                    weights[k, lane] = 0
-                if mixing != 0:
-                    for lane in range(0, count, 2):
-                        both = mixing * (weights[k, lane] + weights[k, lane + 1])
-                        weights[k, lane] += both
-                        weights[k, lane + 1] += both
-            radial = fill(zero)
-            for j in range(size):
-                radial = fmuladd(load(zs, j * LANES), load(ss, j * LANES), radial)
-            radial = subtract(radial, fill(g.dtype.type(size)))
-            for k in range(cotangents):
-                weight, at = load(flat, k * LANES), k * LANES
-                store(side_sums, at, fmuladd(weight, radial, load(side_sums, at)))
-                for j in range(size):
-                    at = (k * size + j) * LANES
-                    score = load(ss, j * LANES)
-                    store(sums, at, fmuladd(weight, score, load(sums, at)))
-        for k in range(cotangents):
-            sides[slot, k] += scale * total(load(side_sums, k * LANES))
-            for j in range(size):
-                at = (k * size + j) * LANES
-                totals[slot, k, j] += scale * total(load(sums, at))
-    hold(held)
-    return 0
-
-
-VJP_POSITION_LANES = Pass(
-    vjp_position_lanes, "i i b c3 f1 k2 b i b t2 r r t3 f3 f2 i i"
 )

@@ -62,7 +62,7 @@ def _extremum(builder, name, left, right):
 
 @intrinsic
 def load(typing_context: Any, array: Any, start: Any) -> Any:
-    """Return the lanes from position ``start`` of an array, counted as if it were flat."""
+    """Return the lanes from position ``start`` on of an array, taken as flat."""
 
     def lower(context, builder, signature, values):
         address = _address(context, builder, signature.args[0], *values)

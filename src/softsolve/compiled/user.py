@@ -6,6 +6,7 @@
 import inspect
 import logging
 import re
+import sys
 import time
 from collections.abc import Callable
 from typing import Any, Literal, overload
@@ -276,8 +277,24 @@ class CompiledSolver(KernelSolver):
             return super().__call__(theta[None], *one)[0]
         return super().__call__(theta, *context)
 
+    def __reduce__(self) -> Any:
+        # The name of the function is now this solver's: copies refer to it by name.
+        owner: Any = sys.modules.get(self.__module__)
+        if getattr(owner, self.__qualname__, None) is self:
+            return self.__qualname__
+        settings = (self.linear, self.solution, self.event_ndim)
+        return _remade, (self.function, *settings)
+
     def __repr__(self) -> str:
         return f"<compiled solver {self.__name__}>"
+
+
+def _remade(
+    function: UserFunction, linear: bool, solution: Solution, event_ndim: int
+) -> CompiledSolver:
+    return CompiledSolver(
+        function, linear=linear, solution=solution, event_ndim=event_ndim
+    )
 
 
 @overload
