@@ -7,6 +7,7 @@ import numpy as np
 
 from softsolve.compiled.fused import FusedPass, leave_one_out
 from softsolve.compiled.plan import supports
+from softsolve.compiled.random import FILL_ROWS
 from softsolve.layer import Route, Settings
 from softsolve.noise import NOISES
 from softsolve.solvers.base import KernelSolver, Shape
@@ -20,8 +21,9 @@ def reason_against(settings: Settings) -> str | None:
         return f"{settings.name} has no compiled kernel"
     if settings.perturbation.name != "additive":
         return "it draws additive noise only"
-    if settings.noise not in NOISES.values():
-        return f"it cannot draw {settings.noise!r}"
+    noise = settings.noise
+    if noise not in NOISES.values() or noise.name not in FILL_ROWS:
+        return f"it cannot draw {noise!r}"
     if settings.form != "solution":
         return 'it averages solutions, form="solution"'
     return None
