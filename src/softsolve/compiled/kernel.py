@@ -128,7 +128,8 @@ class BlockKernel(Kernel):
 
     ``block(theta, ints, reals, context, y, status)`` takes scores of shape (d, lanes),
     coordinate-major so that a loop over the last axis vectorises, the context of each
-    lane (lanes, c), and writes 0 or 1 into every entry of ``y``, uint8 (d, lanes), and
+    lane (lanes, c), and writes 0 or 1 (or, where a plan has a table of values, a place
+    in it) into every entry of ``y``, uint8 (d, lanes), and
     a status into every entry of ``status``, int64 (lanes,). It must agree with the
     instance kernel of the same solver on every instance, ties included.
     """
