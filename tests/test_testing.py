@@ -172,6 +172,15 @@ def test_context_in_place():
         check_solver(broken, scores(), masks)
 
 
+def test_read_only_arrays():
+    def broken(theta):
+        theta += 0.0
+        return argmax(theta)
+
+    with pytest.raises(ContractError, match="raised ValueError on read-only arrays"):
+        check_solver(broken, scores())
+
+
 def test_deterministic():
     rng = np.random.default_rng(0)
 

@@ -122,6 +122,23 @@ class Subject:
             )
             raise
 
+    def solve_read_only(self) -> Values | None:
+        """Solve the scores given in read-only arrays; None if not NumPy's."""
+        given = self.convert(self.theta, *self.context)
+        if not isinstance(given[0], np.ndarray):
+            return None
+        for array in given:
+            array.flags.writeable = False
+        try:
+            return self._checked_solution(self.solver(*given), self.theta)
+        except (TypeError, ValueError) as error:
+            msg = (
+                f"{self.name} raised {type(error).__name__} on read-only arrays, "
+                f"though not on writable ones: {error}. JAX hands over such arrays: "
+                "work on a copy (in Numba, leave signatures out or make one first)."
+            )
+            raise ContractError(msg) from error
+
     def fail(self, found: str, advice: str) -> NoReturn:
         """Raise for a broken contract."""
         msg = f"{self.name} {found}. {advice}"

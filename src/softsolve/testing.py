@@ -111,6 +111,7 @@ def check_solver(
       checked: arguments left as they are
       checked: the same solution twice, in an array of its own
       checked: each row solved by itself, whatever the batch
+      checked: read-only arrays, as JAX hands them over
       checked: ties broken the same way each time
       checked: a maximiser: no solution of other scores is better
       checked: solutions differ along the declared directions
@@ -145,6 +146,7 @@ class _Examination:
         self.checked.append("arguments left as they are")
         self._check_repeatable(y)
         self._check_rows(y)
+        self._check_read_only(y)
         solved = self._solve_related(y)
         self._check_ties(solved)
         self._check_feasible(solved)
@@ -185,6 +187,19 @@ class _Examination:
             if _first_difference(alone, y[[row]], self._rounding()) is not None:
                 self._fail_rows(row, "it is solved by itself", alone, y[[row]])
         self.checked.append("each row solved by itself, whatever the batch")
+
+    def _check_read_only(self, y: Values) -> None:
+        solved = self.subject.solve_read_only()
+        if solved is None:
+            return
+        row = _first_difference(solved, y, self._rounding())
+        if row is not None:
+            self.subject.fail(
+                f"has another solution for read-only arrays: {show(solved[row])} "
+                f"instead of {show(y[row])} in row {row}",
+                "JAX hands over such arrays: work on a copy.",
+            )
+        self.checked.append("read-only arrays, as JAX hands them over")
 
     def _solve_alone(self, row: int, theta: Values, what: str) -> Values:
         context = tuple(array[[row]] for array in self.context)

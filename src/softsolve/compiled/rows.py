@@ -52,7 +52,8 @@ def solve_rows(
 
     ``context`` is (n, c) and ``states`` (n, s), float64; c and s may be 0.
     """
-    theta = np.ascontiguousarray(theta)
+    # The drivers are compiled for writable arrays; JAX hands over read-only ones.
+    theta, context = (np.require(array, None, ["C", "W"]) for array in (theta, context))
     y = np.zeros_like(theta)
     status = np.zeros(len(theta), dtype=np.int64)
     _driver(theta.dtype)(
