@@ -302,5 +302,5 @@ class Perturbed:
         rows = self.rows(theta, context, temperature)
         settings = self.settings.with_form("solution")
         call = Call(settings, rows.event_shape)
-        _, y, out_shape = call.samples(*rows.fixed, rows.context, key)
+        _, y, out_shape = call.samples(*rows.fixed, rows.context, key, fill=False)
         return rows, y, out_shape

@@ -11,11 +11,19 @@ import numpy as np
 
 from softsolve import estimators, layer
 from softsolve._arrays import inner
-from softsolve.array_route import first_bad_row, must_look_at_solutions, solve_draws
+from softsolve.array_route import (
+    SAMPLES_TO_PRIME_FOR,
+    first_bad_row,
+    must_look_at_solutions,
+    prime,
+    repeat_starts,
+    solve_draws,
+)
 from softsolve.jax.checks import require
 from softsolve.jax.random import draw
 from softsolve.layer import Settings
 from softsolve.perturbation import DensityDerivatives
+from softsolve.retained import Retained, raise_too_few
 
 Array = Any
 
@@ -35,12 +43,14 @@ class Call:
         )
 
     def solve(
-        self, x: Array, context: tuple[Array, ...]
+        self, x: Array, context: tuple[Array, ...], theta: Array | None = None
     ) -> tuple[Array, tuple[int, ...]]:
-        """Solve perturbed scores (B, M, d); return (B, M, k) and a solution's shape."""
-        return solve_draws(
-            self.settings, self._solve_rows, x, self.event_shape, context
-        )
+        """Solve perturbed scores (B, M, d); return (B, M, k) and a solution's shape.
+
+        The solver may start from the unperturbed scores ``theta`` (B, d), if given.
+        """
+        solve = functools.partial(self._solve_rows, theta)
+        return solve_draws(self.settings, solve, x, self.event_shape, context)
 
     def averaged(self, y: Array, x: Array) -> Array:
         """Return what the form of the layer averages: solutions or their values."""
@@ -56,13 +66,18 @@ class Call:
         temperature: Array,
         context: tuple[Array, ...],
         key: Array,
+        *,
+        fill: bool = True,
     ) -> tuple[Array, Array, tuple[int, ...]]:
-        """Return noise (B, M, d), samples (B, M, k) and the shape of a solution."""
+        """Return noise (B, M, d), samples (B, M, k) and the shape of a solution.
+
+        Where failed draws are dropped, they are filled for estimates or else NaN.
+        """
         shapes: list[tuple[int, ...]] = []
 
         def one_chunk(key: Array, count: int) -> tuple[Array, Array]:
             z, x = self._perturbed(theta, temperature, key, count)
-            y, out_shape = self.solve(x, context)
+            y, out_shape = self.solve(x, context, theta)
             shapes.append(out_shape)
             return z, self.averaged(y, x)
 
@@ -72,6 +87,8 @@ class Call:
         else:
             parts = jax.lax.map(functools.partial(one_chunk, count=count), keys)
             z, values = (_join(part) for part in parts)
+        if fill:
+            values = self._retained(values, 2).fill(values)
         out_shape = shapes[-1]
         return z, values, self.event_shape if self.form_is_maximum else out_shape
 
@@ -104,11 +121,14 @@ class Call:
 
         def one_chunk(key: Array, count: int) -> tuple[Any, Any]:
             z, x = self._perturbed(theta, temperature, key, count)
-            y, _ = self.solve(x, context)
+            y, _ = self.solve(x, context, theta)
+            retained = self._retained(y, 1)
+            y = retained.replace(y, target)
             difference = y if target is None else y - target[:, None, :]
             values = self.values(difference, x)
             if target is not None:
                 values = values + self._require_maxima(values, y, target, x)
+            values, difference = retained.weigh(values), retained.weigh(difference)
             gradients = estimators.maximum_gradients(
                 self.settings.perturbation, difference, x, clips=self.settings.clips
             )
@@ -119,11 +139,28 @@ class Call:
 
         keys, count = self._chunks(theta, key)
         if keys is None:
-            return one_chunk(key, count)
+            means, draws = one_chunk(key, count)
+            return means, None if self.settings.drops else draws
         chunk = functools.partial(one_chunk, count=count)
         means = jax.lax.map(lambda key: chunk(key)[0], keys)
         value, gradient, moment = (part.mean(axis=0) for part in means)
         return (value, gradient, moment), None
+
+    def _retained(self, y: Array, least: int) -> Retained:
+        """Tell which draws are left, if failed ones are dropped; at least so many.
+
+        Whether derivatives will be asked for is not known beforehand, so that the mean
+        of solutions needs as many draws as they do.
+        """
+        retained = Retained(self.settings, y)
+        if self.settings.drops:
+            settings = self.settings
+            retained.count = retained.count + require(
+                retained.count >= least,
+                lambda row, left: raise_too_few(settings, row, int(left)),
+                retained.count,
+            ).astype(y.dtype)
+        return retained
 
     def _chunks(self, theta: Array, key: Array) -> tuple[Array | None, int]:
         settings = self.settings
@@ -142,10 +179,12 @@ class Call:
         z = draw(self.settings.noise, key, (rows, count, size), theta.dtype)
         return z, self.settings.perturbation.perturb(theta, temperature, z)
 
-    def _solve_rows(self, theta: Array, *context: Array) -> Array:
+    def _solve_rows(self, point: Array | None, theta: Array, *context: Array) -> Array:
         settings = self.settings
         if settings.host:
-            return _solve_on_host(settings, self.event_shape, theta, context)
+            starts_pay = point is not None and hasattr(settings.solver, "prime")
+            start = (point,) if starts_pay else ()
+            return _solve_on_host(settings, self.event_shape, start, theta, context)
         y = jax.lax.stop_gradient(settings.solver(theta, *context))
         if must_look_at_solutions(settings) and y.ndim and len(y) == len(theta):
             good = jnp.isfinite(y).reshape(len(theta), -1).all(axis=1)
@@ -169,20 +208,23 @@ class Call:
 def _solve_on_host(
     settings: Settings,
     event_shape: tuple[int, ...],
+    start: tuple[Array, ...],
     theta: Array,
     context: tuple[Array, ...],
 ) -> Array:
+    """Solve rows of scores; ``start`` may hold the unperturbed ones, (B, d)."""
     out_shape = settings.out_shape(event_shape)
 
-    def on_host(theta: Array, *context: Array) -> np.ndarray:
+    def on_host(theta: Array, *arrays: Array) -> np.ndarray:
         theta = np.asarray(theta)
         lead = theta.shape[: theta.ndim - len(event_shape)]
         rows = math.prod(lead)
-        flat = (
+        flat = [
             np.asarray(array).reshape(rows, *np.shape(array)[len(lead) :])
-            for array in (theta, *context)
-        )
-        y = np.asarray(settings.solver(*flat))
+            for array in (theta, *arrays[len(start) :])
+        ]
+        given = _starts(settings, event_shape, arrays[: len(start)], flat)
+        y = np.asarray(settings.solver(*flat, **given))
         settings.check_solutions(y.shape, rows, event_shape)
         if y.shape[1:] != out_shape:
             msg = (
@@ -199,8 +241,28 @@ def _solve_on_host(
 
     shape = jax.ShapeDtypeStruct((len(theta), *out_shape), theta.dtype)
     return jax.pure_callback(
-        on_host, shape, theta, *context, vmap_method="broadcast_all"
+        on_host, shape, theta, *start, *context, vmap_method="broadcast_all"
     )
+
+
+def _starts(
+    settings: Settings,
+    event_shape: tuple[int, ...],
+    start: tuple[Array, ...],
+    flat: list[np.ndarray],
+) -> dict[str, list[Any]]:
+    """Return where to start for each row of scores and context, if that pays."""
+    theta, *context = flat
+    size = math.prod(event_shape)
+    points = [np.asarray(array).reshape(-1, size) for array in start]
+    if not points or not len(theta):
+        return {}
+    count = len(theta) // len(points[0])
+    if count < SAMPLES_TO_PRIME_FOR:
+        return {}
+    each = tuple(array[::count] for array in context)
+    starts = prime(settings, points[0], event_shape, each)
+    return {} if starts is None else {"starts": repeat_starts(starts, count)}
 
 
 def _join(parts: Array) -> Array:

@@ -3,15 +3,18 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from softsolve import estimators, layer
 from softsolve.array_route import (
+    Starts,
     chunk_sizes,
     first_bad_row,
     must_look_at_solutions,
+    prime,
     solve_draws,
 )
 from softsolve.fused_products import FusedCall, FusedDraws, FusedProducts
@@ -20,6 +23,7 @@ from softsolve.layer import DEFAULT_MEMORY_BUDGET, Settings
 from softsolve.noise import Noise
 from softsolve.numpy.random import draw, draw_keys
 from softsolve.products import ArrayProducts, Products
+from softsolve.retained import Retained
 
 Rng = np.random.Generator | int | None
 
@@ -48,6 +52,12 @@ class Rows:
     batch_shape: tuple[int, ...]
     event_shape: tuple[int, ...]
     dtype: np.dtype
+    settings: Settings
+
+    @cached_property
+    def starts(self) -> Starts:
+        """Where the solver may start for the draws of each row."""
+        return prime(self.settings, self.theta, self.event_shape, self.context)
 
 
 @dataclass(frozen=True)
@@ -158,7 +168,7 @@ class Perturbed:
         parts = []
         for count in chunk_sizes(self.settings, rows.theta):
             draws = self._draw(rows, generator, count)
-            parts.append(draws.y.sum(axis=1))
+            parts.append(self._retained(draws, 1).weigh(draws.y).sum(axis=1))
         mean = np.sum(parts, axis=0) / self.settings.num_samples
         return self._unflatten(rows, mean, draws.out_shape)
 
@@ -179,7 +189,8 @@ class Perturbed:
         total = np.zeros(len(rows.theta), dtype=rows.theta.dtype)
         for count in chunk_sizes(self.settings, rows.theta):
             draws = self._draw(rows, generator, count)
-            total = total + self._values(draws.y, draws.x).sum(axis=1)
+            values = self._values(draws.y, draws.x)
+            total = total + self._retained(draws, 1).weigh(values).sum(axis=1)
         return self._unflatten(rows, total / self.settings.num_samples, ())
 
     def vjp(
@@ -254,6 +265,7 @@ class Perturbed:
         if self.settings.form == "maximum":
             msg = 'hessian needs form="solution": it is a second derivative already.'
             raise ValueError(msg)
+        layer.check_second_derivatives(self.settings)
         rows = self._rows(theta, context, temperature)
         products, out_shape = self._products(rows, rng)
         vectors = self._vectors(rows, g, out_shape, "g")
@@ -322,7 +334,9 @@ class Perturbed:
         arrays = tuple(np.asarray(array) for array in context)
         rows = layer.flatten_context(batch_shape, arrays)
         self.settings.check_instances(event_shape, rows)
-        return Rows(flat, spread, rows, batch_shape, event_shape, theta.dtype)
+        return Rows(
+            flat, spread, rows, batch_shape, event_shape, theta.dtype, self.settings
+        )
 
     def _generator(self, rng: Rng) -> np.random.Generator:
         return self._rng if rng is None else np.random.default_rng(rng)
@@ -352,8 +366,16 @@ class Perturbed:
     ) -> np.ndarray:
         return draw(self.settings.noise, shape, dtype, rng)
 
-    def _solve(self, theta: np.ndarray, *context: np.ndarray) -> np.ndarray:
-        y = np.asarray(self.settings.solver(theta, *context))
+    def _retained(self, draws: Draws, least: int) -> Retained:
+        """Tell which draws are left, if failed ones are dropped; at least so many."""
+        retained = Retained(self.settings, draws.y)
+        retained.require(least)
+        return retained
+
+    def _solve(
+        self, theta: np.ndarray, *context: np.ndarray, **starts: list[Any]
+    ) -> np.ndarray:
+        y = np.asarray(self.settings.solver(theta, *context, **starts))
         if must_look_at_solutions(self.settings) and y.ndim and len(y) == len(theta):
             row = first_bad_row(y)
             if row is not None:
@@ -423,6 +445,7 @@ class Perturbed:
             point = rows.theta[:, None, :]
             y, _ = self._solve_draws(rows, point)
             at_point = self._averaged(y, point)[:, 0]
+        values = self._retained(draws, 2).fill(values)
         samples = estimators.Samples(values, settings.baseline, at_point)
         at = (rows.theta, rows.temperature)
         return ArrayProducts(settings, rows.event_shape, at, draws.z, samples)
@@ -431,7 +454,7 @@ class Perturbed:
         self, rows: Rows, x: np.ndarray
     ) -> tuple[np.ndarray, tuple[int, ...]]:
         return solve_draws(
-            self.settings, self._solve, x, rows.event_shape, rows.context
+            self.settings, self._solve, x, rows.event_shape, rows.context, rows.starts
         )
 
     def _averaged(self, y: np.ndarray, x: np.ndarray) -> np.ndarray:

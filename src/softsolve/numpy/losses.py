@@ -132,10 +132,13 @@ class FenchelYoungLoss:
         self, draws: Draws, target: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         settings = self.perturbed.settings
-        difference = draws.y - target[:, None, :]
+        retained = self.perturbed._retained(draws, 1)
+        y = retained.replace(draws.y, target)
+        difference = y - target[:, None, :]
         reached = estimators.scores_reached(draws.x, clips=settings.clips)
         gaps = np.vecdot(difference, reached)
-        layer.check_gaps(settings, gaps, draws.y, target, draws.x)
+        layer.check_gaps(settings, gaps, y, target, draws.x)
+        gaps, difference = retained.weigh(gaps), retained.weigh(difference)
         in_tau = estimators.maximum_gradients(
             settings.perturbation, difference, draws.x, clips=settings.clips
         )
