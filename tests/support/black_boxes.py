@@ -1,0 +1,90 @@
+"""Black boxes that other processes can import, and executors to solve them on."""
+
+import os
+import time
+
+import numpy as np
+
+import softsolve as ss
+
+# Scores of which the first entry is beyond these have no solution.
+TOO_LARGE, TOO_SLOW, DEADLY = 100.0, 200.0, 300.0
+
+
+def largest(theta):
+    return np.eye(len(theta), dtype=theta.dtype)[theta.argmax()]
+
+
+def largest_rows(theta):
+    return np.eye(theta.shape[1], dtype=theta.dtype)[theta.argmax(axis=1)]
+
+
+def largest_allowed(theta, mask):
+    return largest(np.where(mask, theta, -np.inf).astype(theta.dtype))
+
+
+class PoorlyPickledError(Exception):
+    """An exception that cannot be made from its arguments."""
+
+    def __init__(self, score, limit):
+        super().__init__(f"{score} is beyond {limit}")
+
+
+def moody(theta):
+    if theta[0] >= DEADLY:
+        os._exit(7)
+    if theta[0] >= TOO_SLOW:
+        time.sleep(60)
+    if theta[0] >= TOO_LARGE:
+        raise PoorlyPickledError(theta[0], TOO_LARGE)
+    return largest(theta)
+
+
+@ss.solver(batched=False, linear=True)
+def decorated(theta):
+    return largest(theta)
+
+
+class StandInForDask:
+    """Dask's Client: map returns futures, which gather waits for."""
+
+    def map(self, function, *iterables):
+        self.futures = [
+            lambda args=args: function(*args) for args in zip(*iterables, strict=True)
+        ]
+        return self.futures
+
+    def gather(self, futures):
+        assert futures is self.futures
+        return [future() for future in futures]
+
+    def submit(self, function, *args):
+        return lambda: function(*args)
+
+
+class StandInForRay:
+    """The module ray: functions are made remote, and results are got by reference."""
+
+    class Remote:
+        def __init__(self, function):
+            self.function = function
+
+        def remote(self, *args):
+            return {"reference": lambda: self.function(*args)}
+
+    def remote(self, function):
+        return self.Remote(function)
+
+    def get(self, references):
+        return [reference["reference"]() for reference in references]
+
+
+class OnlySubmits:
+    """An executor whose futures have no more than a result."""
+
+    class Future:
+        def __init__(self, call):
+            self.result = call
+
+    def submit(self, function, *args):
+        return self.Future(lambda: function(*args))
