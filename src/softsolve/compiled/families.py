@@ -23,7 +23,7 @@ from softsolve.compiled.lanes import LANES, fill, load, maximum, store, where_le
 
 # Up to so many scores ranks are counted; beyond, scores are sorted.
 COUNTED = 64
-# Up to so many of the largest are kept sorted; beyond, scores are partitioned.
+# Up to so many of the largest are kept sorted; beyond, a place is selected.
 KEPT_SORTED = 64
 DIGIT = 11
 
@@ -71,11 +71,36 @@ def _lower_bound(theta, k):
 
 
 @numba.njit(nogil=True, error_model="numpy")
+def _selected(scores, place):
+    """Return the score at a place in ascending order; reorders the scores."""
+    low, high = 0, scores.size - 1
+    while low < high:
+        pivot = scores[(low + high) // 2]
+        left, right = low, high
+        while left <= right:
+            while scores[left] < pivot:
+                left += 1
+            while scores[right] > pivot:
+                right -= 1
+            if left <= right:
+                scores[left], scores[right] = scores[right], scores[left]
+                left += 1
+                right -= 1
+        if place <= right:
+            high = right
+        elif place >= left:
+            low = left
+        else:
+            break
+    return scores[place]
+
+
+@numba.njit(nogil=True, error_model="numpy")
 def kth_largest(theta, k):
     """Return the k-th largest score."""
     size = theta.size
     if k > KEPT_SORTED:
-        return np.partition(theta, size - k)[size - k]
+        return _selected(theta.copy(), size - k)
     best = np.empty(k, theta.dtype)
     best[:] = -np.inf
     bound = _lower_bound(theta, k)
