@@ -6,6 +6,7 @@ from functools import cached_property
 import numpy as np
 
 from softsolve import layer
+from softsolve.array_route import first_bad_row
 from softsolve.compiled.fused import FusedPass
 from softsolve.estimators import Direction
 from softsolve.fused_route import baseline_scale, fused_pass, pack_context
@@ -195,6 +196,23 @@ class FusedProducts(Products):
     def hvp(self, g: Array, direction: Direction) -> tuple[Array, Array]:
         """Return derivatives of :meth:`vjp` along a direction."""
         return self.call.hvp(self.temperature, g, direction, self.draws)
+
+
+def check_point(theta: Array, temperature: Array) -> None:
+    """Raise for scores (B, d) or temperatures (B,) that cannot be used."""
+    row = first_bad_row(theta)
+    if row is not None:
+        layer.raise_not_finite(row, theta[row])
+    bad = np.flatnonzero(~((temperature > 0) & np.isfinite(temperature)))
+    if bad.size:
+        layer.raise_bad_temperature(int(bad[0]), float(temperature[bad[0]]))
+
+
+def check_target(target: Array) -> None:
+    """Raise for targets (B, d) that are not finite."""
+    row = first_bad_row(target)
+    if row is not None:
+        layer.raise_not_finite(row, target[row], "y")
 
 
 class _Memory:

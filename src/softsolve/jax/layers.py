@@ -11,7 +11,8 @@ import numpy as np
 
 from softsolve import layer
 from softsolve.estimators import Samples
-from softsolve.fused_route import usual_route
+from softsolve.fused_route import takes_fused_route, usual_route
+from softsolve.jax import fused
 from softsolve.jax.checks import require
 from softsolve.jax.derivatives import attach, attach_maximum, solution_from_maximum
 from softsolve.jax.sampling import Call
@@ -56,6 +57,11 @@ class Rows:
         positive = require(good, layer.raise_bad_temperature, temperature)
         zero = self.finite + positive.astype(theta.dtype)
         return theta + zero, temperature + zero
+
+    @property
+    def point(self) -> tuple[Array, Array]:
+        """Scores and temperatures."""
+        return self.theta, self.temperature
 
     def restore(self, values: Array, shape: tuple[int, ...]) -> Array:
         """Give results (B, k) the batch's shape and the scores' type."""
@@ -103,7 +109,7 @@ class Perturbed:
         Project derivatives on what is known of the Jacobian: symmetric, and zero off
         the directions of the polytope. For exact linear solvers.
     route
-        ``"auto"``, ``"array"`` or ``"host"``.
+        ``"auto"``, ``"fused"``, ``"array"`` or ``"host"``.
     memory_budget
         Bytes that the draws solved at a time may take.
 
@@ -172,6 +178,11 @@ class Perturbed:
         settings = self.settings
         rows = self.rows(theta, context, temperature)
         call = Call(settings, rows.event_shape)
+        if self._fused(rows):
+            mean = fused.smoothed(
+                call, *rows.point, self._keys(rows, key), rows.context
+            )
+            return rows.restore(mean, rows.event_shape)
         fixed = rows.fixed
         tau = settings.perturbation.coordinates(rows.theta)
         z, values, out_shape = call.samples(*fixed, rows.context, key)
@@ -209,13 +220,16 @@ class Perturbed:
         settings = self.settings
         rows = self.rows(theta, context, temperature)
         call = Call(settings, rows.event_shape)
+        if self._fused(rows):
+            keys = fused.draw_keys(key, len(rows.theta))
+            products = fused.products(call, *rows.point, keys, rows.context)
+            return rows.restore(products.jacobian(), 2 * rows.event_shape)
         theta, temperature = rows.fixed
         z, values, out_shape = call.samples(theta, temperature, rows.context, key)
         samples = Samples(values, settings.baseline, call.at_point(theta, rows.context))
-        products = ArrayProducts(
-            settings, rows.event_shape, (theta, temperature), z, samples
-        )
-        matrix = products.jacobian()
+        point = (theta, temperature)
+        made = ArrayProducts(settings, rows.event_shape, point, z, samples)
+        matrix = made.jacobian()
         if settings.perturbation.name == "multiplicative":
             matrix = matrix / theta[:, None, :]
         return rows.restore(matrix, out_shape + rows.event_shape)
@@ -287,10 +301,25 @@ class Perturbed:
         """
         settings = self.settings
         call = Call(settings, rows.event_shape, difference)
+        if self._fused(rows, maximum=True):
+            keys = fused.draw_keys(key, len(rows.theta))
+            return fused.smoothed_maximum(call, *rows.point, target, keys, rows.context)
         tau = settings.perturbation.coordinates(rows.theta)
         means, draws = call.maxima(*rows.fixed, target, rows.context, key)
         kept = None if draws is None else (*draws, None)
         return attach_maximum(call, means, tau, rows.temperature, kept)
+
+    def _fused(self, rows: Rows, *, maximum: bool = False) -> bool:
+        return takes_fused_route(
+            self.settings, on_cpu=_on_cpu(rows.theta), maximum=maximum
+        )
+
+    def _keys(self, rows: Rows, key: Array) -> tuple[Array, ...]:
+        """Return the keys of the mean's rows and those of its derivatives'."""
+        keys = fused.draw_keys(key, len(rows.theta))
+        if not self.settings.independent_backward:
+            return (keys,)
+        return keys, fused.draw_keys(jax.random.fold_in(key, 1), len(rows.theta))
 
     def _solutions(
         self,
@@ -302,5 +331,18 @@ class Perturbed:
         rows = self.rows(theta, context, temperature)
         settings = self.settings.with_form("solution")
         call = Call(settings, rows.event_shape)
+        if self._fused(rows):
+            keys = fused.draw_keys(key, len(rows.theta))
+            y = fused.solutions(call, *rows.point, keys, rows.context)
+            return rows, y, rows.event_shape
         _, y, out_shape = call.samples(*rows.fixed, rows.context, key, fill=False)
         return rows, y, out_shape
+
+
+def _on_cpu(array: Array) -> bool:
+    """Tell whether a computation on an array runs on the CPU."""
+    if jax.default_backend() != "cpu":
+        return False
+    if isinstance(array, jax.core.Tracer):
+        return True
+    return all(device.platform == "cpu" for device in array.devices())
