@@ -29,22 +29,25 @@ def reason_against(settings: Settings) -> str | None:
     return None
 
 
-def takes_fused_route(settings: Settings, *, on_cpu: bool, maximum: bool) -> bool:
+def takes_fused_route(
+    settings: Settings, *, on_cpu: bool, maximum: bool, clips_values: bool = False
+) -> bool:
     """Decide whether a call takes the fused route; raise if asked for in vain.
 
-    ``maximum`` tells whether the call is for the perturbed maximum or a loss, which the
-    compiled passes do not have for solvers that clip their scores.
+    ``maximum`` tells whether the call is for the perturbed maximum or a loss, and
+    ``clips_values`` whether the caller then handles solvers that clip their scores.
     """
     if settings.route not in (None, "fused"):
         return False
     reason = reason_against(settings)
     if reason is None and not on_cpu:
         reason = "it runs on the CPU only"
-    if reason is None and maximum and settings.clips:
+    clipped_maximum = maximum and settings.clips and not clips_values
+    if reason is None and clipped_maximum:
         reason = f"{settings.name} clips its scores, and this is a maximum or loss"
     if reason is None:
         return True
-    if settings.route == "fused" and not (maximum and settings.clips):
+    if settings.route == "fused" and not clipped_maximum:
         msg = (
             f'route="fused" is not possible: {reason}. Use route="auto", which takes '
             "the fastest route there is."

@@ -516,6 +516,15 @@ def identity_columns(like: Array) -> Array:
     return xp.broadcast_to(constant(np.eye(size), like), (rows, size, size))
 
 
+def raise_clipped_second_order(settings: Settings) -> NoReturn:
+    """Raise for a second derivative that the fused route does not have."""
+    msg = (
+        f"second derivatives of the maximum of {settings.name}, which clips its "
+        'scores, are not there on the fused route. Pass route="host" to Perturbed.'
+    )
+    raise RuntimeError(msg)
+
+
 def check_type(value: object, kind: type, name: str, advice: str) -> None:
     """Raise unless an argument is of a type."""
     if not isinstance(value, kind):

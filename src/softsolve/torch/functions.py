@@ -63,6 +63,9 @@ class Rule(Protocol):
     def moment_gradient(self, point: Pair, draws: Draws) -> Pair:
         """Return the gradient of the maximum's derivative in the temperature."""
 
+    def raise_not_kept(self, entries: int) -> NoReturn:
+        """Say how to have derivatives for which so many entries' draws are missing."""
+
 
 @dataclass(frozen=True)
 class ArrayRule:
@@ -103,6 +106,11 @@ class ArrayRule:
         """Return the gradient of the maximum's derivative in the temperature."""
         with full_precision(point[1]):
             return estimators.moment_gradient(*self._prepare(point, draws), point[1])
+
+    def raise_not_kept(self, entries: int) -> NoReturn:
+        """Say how to have derivatives for which so many entries' draws are missing."""
+        size = 8 * self.settings.num_samples * entries
+        raise_samples_not_kept(self.settings, size)
 
     def _prepare(
         self, point: Pair, draws: Draws
@@ -566,16 +574,14 @@ class WithoutDraws(Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Pair) -> None:
         """Keep what the message tells."""
-        ctx.rule, ctx.rows = inputs[-1], inputs[0].numel()
+        ctx.rule, ctx.entries = inputs[-1], inputs[0].numel()
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> NoReturn:
         """Raise and say how to have second derivatives."""
-        settings = ctx.rule.settings
-        size = 8 * settings.num_samples * ctx.rows
-        raise_samples_not_kept(settings, size)
+        ctx.rule.raise_not_kept(ctx.entries)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor | None) -> NoReturn:
         """Raise and say how to have second derivatives."""
-        WithoutDraws.backward(ctx, *tangents)  # type: ignore[arg-type]
+        ctx.rule.raise_not_kept(ctx.entries)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -67,7 +67,8 @@ class SampleFusedMaxima(Constant):
     """The maximum (B,), its gradient (B, d) and moment (B,), relative to a target.
 
     Then what draws them again: keys, packed context and the baseline. Nothing of the
-    size of the samples is kept.
+    size of the samples is kept. For a solver that clips its scores, the gradient is the
+    only derivative there is.
     """
 
     @staticmethod
@@ -85,17 +86,26 @@ class SampleFusedMaxima(Constant):
         keys = draw_keys(rows, call.generator)
         packed = _packed(call, rows, context)
         goal = np.zeros_like(point[0]) if target is None else _array(target)
-        result = work.forward(*point, keys.numpy(), packed, keep=False, target=goal)
+        clip = settings.clips
+        result = work.forward(
+            *point, keys.numpy(), packed, keep=False, target=goal, clip=clip
+        )
         assert result.loss is not None
         assert result.lowest is not None
         assert result.gap_moment is not None
         if target is not None:
             layer.check_lowest(settings, result.lowest, theta, temperature, target)
+        gradient = result.mean if target is None else result.mean - goal
+        if clip:
+            assert result.slope is not None
+            shown = gradient if call.difference else result.slope
+            maximum = (result.loss, shown, result.gap_moment)
+            return tuple(torch.from_numpy(array) for array in maximum)
         mean = torch.from_numpy(result.mean)
         center = _center(call, mean, theta, context)
         return (
             torch.from_numpy(result.loss),
-            mean if target is None else torch.from_numpy(result.mean - goal),
+            torch.from_numpy(gradient),
             torch.from_numpy(result.gap_moment),
             keys,
             torch.from_numpy(packed),
@@ -161,6 +171,10 @@ class FusedRule:
         ones = torch.ones_like(temperature)[:, None]
         in_tau = self.jvp(point, (still, ones), draws)[..., 0]
         return in_tau, -(tau * in_tau).sum(-1) / temperature
+
+    def raise_not_kept(self, entries: int) -> NoReturn:
+        """Say how to have second derivatives of a clipped maximum."""
+        layer.raise_clipped_second_order(self.settings)
 
     def _run(
         self, name: str, point: Pair, vectors: tuple[Tensor, ...], draws: Draws

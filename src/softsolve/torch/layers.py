@@ -297,10 +297,12 @@ class Perturbed(nn.Module):
             return self._compiled_maximum(rows, tau, target, generator, difference)
         if self._fused(rows, maximum=True):
             call = self._call(rows, generator, keep=False)
+            call.difference = difference
             result = SampleFusedMaxima.apply(call, *rows.fixed, target, *rows.context)
-            rule = FusedRule(self.settings, rows.event_shape, again=True)
+            draws = result[3:] or (None, None, None)
+            again = FusedRule(self.settings, rows.event_shape, again=True)
             return functions.AttachMaximum.apply(
-                *result[:3], tau, rows.temperature, *result[3:], rule
+                *result[:3], tau, rows.temperature, *draws, again
             )
         call = self._call(rows, generator, keep=self._samples_fit(rows))
         call.difference = difference
@@ -318,7 +320,9 @@ class Perturbed(nn.Module):
 
     def _fused(self, rows: Rows, *, maximum: bool = False) -> bool:
         on_cpu = rows.theta.device.type == "cpu"
-        return takes_fused_route(self.settings, on_cpu=on_cpu, maximum=maximum)
+        return takes_fused_route(
+            self.settings, on_cpu=on_cpu, maximum=maximum, clips_values=True
+        )
 
     def _sampler(self, rows: Rows) -> Any:
         return SampleFused if self._fused(rows) else SampleSolutions
