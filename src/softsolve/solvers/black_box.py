@@ -150,14 +150,18 @@ class FunctionSolver(Solver):
             for row in range(start, stop):
                 if row > last:
                     return
-                outcomes[row] = attempt(self.function, instances[row])
+                try:
+                    outcomes[row] = attempt(self.function, instances[row])
+                except BaseException:
+                    last = -1  # an interrupt: all end with the row they are at
+                    raise
                 if isinstance(outcomes[row], Failure) and not self.drops:
                     last = min(last, row)
 
         try:
             run_ranges(solve_range, len(instances), threads=self.workers or 1)
         except BaseException:
-            last = -1  # an interrupt: the other threads end with the row they are at
+            last = -1  # it may also come while the other threads are waited for
             raise
         return [outcomes[row] for row in sorted(outcomes)]
 
