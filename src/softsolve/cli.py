@@ -1,0 +1,159 @@
+"""The ``softsolve`` command: the paper's experiments.
+
+Results go to standard output, progress and errors to standard error. Exit codes are
+those of :data:`softsolve.experiments.errors.EXIT_CODES`.
+"""
+
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+try:
+    import click
+    from rich.console import Console
+    from rich.table import Table
+
+    from softsolve.experiments.catalogue import CATALOGUE, status
+    from softsolve.experiments.errors import EXIT_CODES, DataError, ExperimentError
+    from softsolve.experiments.progress import ProgressBar
+    from softsolve.experiments.registry import EXPERIMENTS, get_experiment
+    from softsolve.experiments.report import write_report
+    from softsolve.experiments.runner import Order, execute
+    from softsolve.experiments.settings import override
+except ImportError as error:
+    message = (
+        f"The softsolve command needs {error.name}, which is not installed. "
+        "Install what it needs with: pip install 'softsolve[experiments]'"
+    )
+    raise ImportError(message) from error
+
+CODES = "\n".join(f"  {code:>3}  {meaning}" for code, meaning in EXIT_CODES.items())
+EPILOG = f"\b\nExit codes:\n{CODES}"
+
+DIRECTORY = click.Path(file_okay=False, path_type=Path)
+
+
+class Commands(click.Group):
+    """Commands whose expected errors are told in a line, with an exit code each."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command."""
+        try:
+            return super().invoke(ctx)
+        except ExperimentError as error:
+            click.echo(f"softsolve: {error}", err=True)
+            ctx.exit(error.exit_code)
+        except KeyboardInterrupt:
+            again = "Interrupted. Run the same command, with this --out, to continue."
+            click.echo(f"softsolve: {again}", err=True)
+            ctx.exit(130)
+
+
+@click.group(
+    cls=Commands,
+    epilog=EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+@click.version_option(package_name="softsolve")
+def main() -> None:
+    """Run the experiments of "Learning with Differentiable Perturbed Optimizers"."""
+
+
+@main.command(name="list")
+def list_experiments() -> None:
+    """List the experiments and their settings."""
+    for experiment in EXPERIMENTS.values():
+        click.echo(f"{experiment.name}: {experiment.summary}")
+        for preset, config in experiment.presets.items():
+            settings = " ".join(
+                f"{key}={_shown(value)}" for key, value in vars(config).items()
+            )
+            click.echo(f"  --preset {preset}: {settings}")
+
+
+@main.command()
+@click.argument("name")
+@click.option("--preset", type=click.Choice(["quick", "paper"]), default="quick")
+@click.option(
+    "--data", type=DIRECTORY, help="Directory of data sets; see `softsolve data`."
+)
+@click.option(
+    "--out", type=DIRECTORY, help="Where the run goes. [default: runs/NAME-PRESET]"
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option(
+    "--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Change a setting."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
+def run(
+    name: str,
+    preset: str,
+    data: Path | None,
+    out: Path | None,
+    seed: int,
+    assignments: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Run the experiment NAME, or continue it where --out holds an interrupted run."""
+    experiment = get_experiment(name)
+    order = Order(
+        experiment=experiment,
+        preset=preset,
+        config=override(experiment.presets[preset], assignments),
+        data=data,
+        out=out or Path("runs") / f"{name}-{preset}",
+        seed=seed,
+        command=shlex.join(["softsolve", *sys.argv[1:]]),
+    )
+    with ProgressBar(Console(stderr=True)) as bar:
+        results = execute(order, bar)
+    if as_json:
+        click.echo(json.dumps(results))
+        return
+    for key, numbers in experiment.headline(results).items():
+        click.echo(f"{key}: {numbers}")
+    click.echo(f"Report: softsolve report {shlex.quote(str(order.out))}")
+
+
+@main.command()
+@click.argument("directory", type=DIRECTORY)
+def report(directory: Path) -> None:
+    """Write the page of the run in DIRECTORY, finished or not."""
+    click.echo(write_report(directory))
+
+
+@main.command()
+@click.option("--data", type=DIRECTORY, help="Look here, and verify what is there.")
+def data(data: Path | None) -> None:
+    """Say which data sets there are, where to get them, and verify those at hand."""
+    console = Console()
+    wrong = []
+    for data_set in CATALOGUE:
+        click.echo(f"{data_set.name}, for {', '.join(data_set.experiments)}")
+        click.echo(f"  published: {data_set.published}")
+        click.echo(f"  without it: {data_set.without}")
+        click.echo(f"  put into: DIR/{data_set.folder}/, files NAME.csv or NAME.csv.gz")
+        if data is None:
+            continue
+        table = Table("file", "status", box=None)
+        for name in data_set.checksums:
+            found = status(data, data_set, name)
+            table.add_row(name, found)
+            if found in ("corrupt", "differs"):
+                wrong.append(name)
+        console.print(table)
+    if wrong:
+        msg = f"not as published: {', '.join(wrong)}. Get these files again."
+        raise DataError(msg)
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, tuple):
+        return ",".join(str(entry) for entry in value)
+    return str(value)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The paper's experiments, for the command ``softsolve run``."""

@@ -1,0 +1,1 @@
+"""Label ranking: affine models that rank labels, under four losses."""

@@ -1,0 +1,19 @@
+"""The experiments by name."""
+
+from typing import Any
+
+from softsolve.experiments.errors import SettingError
+from softsolve.experiments.experiment import Experiment
+from softsolve.experiments.ranking.experiment import Ranking
+
+EXPERIMENTS: dict[str, Experiment[Any]] = {
+    experiment.name: experiment for experiment in (Ranking(),)
+}
+
+
+def get_experiment(name: str) -> Experiment[Any]:
+    """Return the experiment of that name."""
+    if name not in EXPERIMENTS:
+        msg = f"no experiment {name!r}. There are {', '.join(EXPERIMENTS)}."
+        raise SettingError(msg)
+    return EXPERIMENTS[name]
