@@ -82,17 +82,18 @@ def main():
             "# Baselines of the Jacobian, by number of solves",
             "",
             (
-                "Mean squared error of the vector-Jacobian product relative to no baseline "
-                "at the same number of solves (the baseline “point” spends one of them on "
-                "y*(θ)). Gaussian noise, standard normal scores and cotangents, medians "
-                f"over {INSTANCES} instances."
+                "Mean squared error of the vector-Jacobian product relative to no "
+                "baseline at the same number of solves (the baseline “point” spends "
+                "one of them on y*(θ)). Gaussian noise, standard normal scores and "
+                f"cotangents, medians over {INSTANCES} instances."
             ),
             "",
             *lines,
             "",
             (
-                'Hence `baseline="auto"`: leave-one-out from two samples on, and none for '
-                "one sample, where the only alternative doubles the number of solves."
+                'Hence `baseline="auto"`: leave-one-out from two samples on, and none '
+                "for one sample, where the only alternative doubles the number of "
+                "solves."
             ),
             "",
             (

@@ -1,0 +1,1 @@
+"""The layers of other libraries, given the fastest solvers there are for them."""
