@@ -21,7 +21,12 @@ suppress_warnings = ["myst.xref_missing"]
 html_theme = "alabaster"
 html_theme_options = {"page_width": "70em", "sidebar_width": "14em"}
 
-autodoc_default_options = {"members": True}
+autodoc_default_options = {
+    "members": True,
+    "special-members": "__call__",
+    "exclude-members": "extra_repr, rows, smoothed_maximum, tree_flatten, "
+    "tree_unflatten",
+}
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
 napoleon_google_docstring = False
