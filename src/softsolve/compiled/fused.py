@@ -249,6 +249,7 @@ class FusedPass:
         status = np.zeros(slots, np.int64)
         if context is None:
             context = np.zeros((rows, 0))
+        with_loss = clip or target is not None
         if target is None:
             target = np.zeros_like(theta) if clip else self.no_center
         inputs = (theta, temperature, keys, context, split, codes, target)
@@ -273,7 +274,7 @@ class FusedPass:
             lowest = lowest.reshape(rows, -1).min(1)
         sums = (self._folded(scalars, rows, split) / samples).astype(self.dtype)
         result = Forward(mean, sums[:, passes.MOMENT], (codes,) if keep else ())
-        if not len(target):
+        if not with_loss:
             return result
         slope = None
         if clip:
