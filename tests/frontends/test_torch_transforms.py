@@ -1,0 +1,258 @@
+"""torch's function transforms, and derivatives of second order."""
+
+import numpy as np
+import pytest
+import torch
+from torch import func
+
+from softsolve import solver
+from softsolve.solvers import OneHot, Ranking
+from softsolve.torch import FenchelYoungLoss, Perturbed
+from support.statistics import assert_derivative
+
+routes = pytest.mark.parametrize("route", ["array", "auto"])
+ROWS, SIZE = 3, 4
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def scores(*shape, seed=0):
+    generator = torch.Generator().manual_seed(100 + seed)
+    return torch.randn(
+        *(shape or (ROWS, SIZE)), dtype=torch.float64, generator=generator
+    )
+
+
+def layer_of(route="auto", **options):
+    return Perturbed(Ranking(), temperature=0.7, num_samples=6, route=route, **options)
+
+
+def by_backward(function, theta):
+    at = theta.clone().requires_grad_()
+    return torch.autograd.grad(function(at), at)[0]
+
+
+@routes
+def test_grad(route):
+    layer, g = layer_of(route), scores(seed=1)
+
+    def product(theta):
+        return (layer(theta, generator=seeded()) * g).sum()
+
+    expected = by_backward(product, scores())
+    assert expected.abs().min() > 0
+    torch.testing.assert_close(func.grad(product)(scores()), expected)
+    gradient, value = func.grad_and_value(product)(scores())
+    torch.testing.assert_close(gradient, expected)
+    torch.testing.assert_close(value, product(scores()))
+
+
+@routes
+@pytest.mark.parametrize("transform", [func.jacrev, func.jacfwd])
+def test_jacobians(route, transform):
+    layer = layer_of(route)
+
+    def smoothed(theta):
+        return layer(theta, generator=seeded())
+
+    full = transform(smoothed)(scores())
+    rows = torch.arange(ROWS)
+    blocks = layer.jacobian(scores(), generator=seeded())
+    torch.testing.assert_close(full[rows, :, rows], blocks)
+    full = full.clone()
+    full[rows, :, rows] = 0
+    assert full.abs().max() == 0
+    assert blocks.abs().min() > 0
+
+
+@routes
+def test_forward_and_reverse_mode_agree(route):
+    layer, g, v = layer_of(route), scores(seed=1), scores(seed=2)
+
+    def smoothed(theta):
+        return layer(theta, generator=seeded())
+
+    value, pushed = func.jvp(smoothed, (scores(),), (v,))
+    same, pull = func.vjp(smoothed, scores())
+    torch.testing.assert_close(value, same)
+    (pulled,) = pull(g)
+    torch.testing.assert_close((pushed * g).sum(), (pulled * v).sum())
+    assert pushed.abs().min() > 0  # never silently zero
+
+
+@routes
+def test_vmap_over_the_batch(route):
+    """Rows of a mapped call draw their own noise, and are solved as one batch."""
+    layer, theta = layer_of(route), scores()
+    y = func.vmap(layer, randomness="different")(theta)
+    assert y.shape == theta.shape
+    torch.testing.assert_close(y.sum(-1), torch.full((ROWS,), 10.0, dtype=y.dtype))
+    equal = scores(SIZE).expand(50, SIZE)
+    y = func.vmap(layer, randomness="different")(equal)
+    assert len(torch.unique(y, dim=0)) > 10
+    nested = func.vmap(func.vmap(layer, randomness="different"), randomness="different")
+    assert nested(scores(2, 3, SIZE)).shape == (2, 3, SIZE)
+
+
+@routes
+def test_vmap_of_grad(route):
+    layer, g = layer_of(route), scores(SIZE, seed=1)
+
+    def product(theta):
+        return (layer(theta) * g).sum()
+
+    each = func.vmap(func.grad(product), randomness="different")(scores())
+    assert each.shape == (ROWS, SIZE)
+    assert each.abs().max() > 0
+    jacobians = func.vmap(func.jacrev(layer), randomness="different")(scores())
+    assert jacobians.shape == (ROWS, SIZE, SIZE)
+    # Columns of ranks sum to a constant whatever θ.
+    torch.testing.assert_close(
+        jacobians.sum(1), torch.zeros(ROWS, SIZE, dtype=torch.float64)
+    )
+
+
+def test_vmap_in_expectation():
+    """Mapped gradients are those of the closed form."""
+    layer = Perturbed(OneHot(), temperature=0.5, num_samples=50, noise="gumbel")
+    theta, g = scores(3), torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
+    mapped = func.vmap(func.grad(lambda at: layer(at) @ g), randomness="different")
+    torch.manual_seed(0)
+    each = mapped(theta.expand(400, 3))
+    closed = func.grad(lambda at: torch.softmax(at / 0.5, -1) @ g)(theta)
+    assert_derivative(each.numpy(), closed.numpy(), 0.5)
+
+
+@routes
+def test_hessians(route):
+    layer, g = layer_of(route), scores(1, SIZE, seed=1)
+    theta = scores(1, SIZE)
+
+    def product(at):
+        return (layer(at, generator=seeded()) * g).sum()
+
+    at = theta.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(product(at), at, create_graph=True)
+    double = torch.stack(
+        [
+            torch.autograd.grad(gradient[0, i], at, retain_graph=True)[0][0]
+            for i in range(SIZE)
+        ]
+    )
+    assert double.abs().min() > 0
+    torch.testing.assert_close(double, double.T)
+    for outer, inner in (
+        (func.jacfwd, func.jacrev),
+        (func.jacrev, func.jacfwd),
+        (func.jacrev, func.jacrev),
+        (func.jacfwd, func.jacfwd),
+    ):
+        made = outer(inner(product))(theta)[0, :, 0]
+        torch.testing.assert_close(made, double)
+    torch.testing.assert_close(func.hessian(product)(theta)[0, :, 0], double)
+
+
+@routes
+def test_second_derivatives_of_a_nonlinear_loss(route):
+    """Both terms are there: of the loss in the output, and of the output."""
+    layer, target = layer_of(route), scores(1, SIZE, seed=3)
+
+    def loss(at):
+        return 0.5 * (layer(at, generator=seeded()) - target).square().sum()
+
+    theta = scores(1, SIZE)
+    residual = (layer(theta, generator=seeded()) - target)[0]
+    jacobian = layer.jacobian(theta, generator=seeded())[0]
+
+    def product(at):
+        return (layer(at, generator=seeded())[0] * residual).sum()
+
+    gauss_newton = jacobian.T @ jacobian
+    curvature = func.hessian(product)(theta)[0, :, 0]
+    full = func.hessian(loss)(theta)[0, :, 0]
+    torch.testing.assert_close(full, gauss_newton + curvature)
+    assert (curvature.abs().max() / full.abs().max()) > 0.05
+
+
+@routes
+def test_second_derivatives_of_maximum_and_loss(route):
+    layer, theta = layer_of(route), scores(1, SIZE)
+    jacobian = layer.jacobian(theta, generator=seeded())[0]
+    loss = FenchelYoungLoss(layer)
+    target = Ranking()(scores(1, SIZE, seed=1))
+    functions = (
+        lambda at: layer.maximum(at, generator=seeded()).sum(),
+        lambda at: loss(at, target, generator=seeded()),
+    )
+    for function in functions:
+        gradient = func.grad(function)(theta)
+        torch.testing.assert_close(gradient, by_backward(function, theta))
+        hessian = func.hessian(function)(theta)[0, :, 0]
+        # The Hessian of the maximum is the Jacobian, in one order or the other.
+        both = torch.stack([hessian - jacobian, hessian - jacobian.T])
+        assert both.abs().amax(dim=(1, 2)).min() < 1e-12
+
+
+@routes
+def test_third_order_raises(route):
+    layer, theta = layer_of(route), scores(1, SIZE).requires_grad_()
+
+    def total(at):
+        return (layer(at, generator=seeded()) * theta.detach().flip(-1)).sum()
+
+    (first,) = torch.autograd.grad(total(theta), theta, create_graph=True)
+    (second,) = torch.autograd.grad(first.sum(), theta, create_graph=True)
+    with pytest.raises(RuntimeError, match="third derivatives"):
+        torch.autograd.grad(second.sum(), theta)
+    with pytest.raises(RuntimeError, match="third derivatives"):
+        func.jacrev(func.hessian(total))(theta.detach())
+
+
+@routes
+def test_gradients_in_the_temperature(route):
+    layer, theta, g = layer_of(route), scores(), scores(seed=1)
+
+    def product(theta, eps):
+        y = layer(theta, generator=seeded(), temperature=eps)
+        return (y * g).sum()
+
+    eps = torch.full((ROWS,), 0.7, dtype=torch.float64)
+    each = func.grad(product, 1)(theta, eps)
+    assert each.abs().min() > 0
+    shared = func.grad(product, 1)(theta, torch.tensor(0.7, dtype=torch.float64))
+    torch.testing.assert_close(shared, each.sum())
+    # Mixed second derivatives are symmetric.
+    mixed = func.jacrev(func.grad(product, 1), 0)(theta, eps)
+    other = func.jacrev(func.grad(product, 0), 1)(theta, eps)
+    torch.testing.assert_close(mixed, other.movedim(2, 0))
+    assert mixed.abs().max() > 0
+
+
+def test_solvers_on_the_host_under_transforms():
+    function = solver(lambda theta: np.sort(theta, axis=-1)[:, :2], out_shape=(2,))
+    layer = Perturbed(function, temperature=0.5, num_samples=5)
+    theta = scores()
+
+    def smoothed(at):
+        return layer(at, generator=seeded())
+
+    full = func.jacrev(smoothed)(theta)
+    assert full.shape == (ROWS, 2, ROWS, SIZE)
+    torch.testing.assert_close(full, func.jacfwd(smoothed)(theta))
+    y = func.vmap(layer, randomness="different")(theta)
+    assert y.shape == (ROWS, 2)
+
+
+@routes
+def test_double_backward_of_vectors(route):
+    """The derivative of a vjp in its vector is the jvp."""
+    layer, theta = layer_of(route), scores().requires_grad_()
+    y = layer(theta, generator=seeded())
+    u = torch.zeros_like(y, requires_grad=True)
+    (pulled,) = torch.autograd.grad(y, theta, u, create_graph=True)
+    v = scores(seed=2)
+    (pushed,) = torch.autograd.grad(pulled, u, v)
+    expected = func.jvp(lambda at: layer(at, generator=seeded()), (scores(),), (v,))[1]
+    torch.testing.assert_close(pushed, expected)
