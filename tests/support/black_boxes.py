@@ -41,7 +41,7 @@ def moody(theta):
     return largest(theta)
 
 
-@ss.solver(batched=False, linear=True)
+@ss.solver(batched=False, linear=True, processes=1)
 def decorated(theta):
     return largest(theta)
 
