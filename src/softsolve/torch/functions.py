@@ -579,9 +579,11 @@ class WithoutDraws(Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> NoReturn:
         """Raise and say how to have second derivatives."""
-        ctx.rule.raise_not_kept(ctx.entries)
+        rule: Rule = ctx.rule
+        rule.raise_not_kept(ctx.entries)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor | None) -> NoReturn:
         """Raise and say how to have second derivatives."""
-        ctx.rule.raise_not_kept(ctx.entries)
+        rule: Rule = ctx.rule
+        rule.raise_not_kept(ctx.entries)
