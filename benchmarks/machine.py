@@ -2,7 +2,7 @@
 
 import os
 import platform
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 PACKAGES = (
@@ -31,12 +31,22 @@ def vectors() -> str:
     return "no known vector instructions"
 
 
+def versions() -> str:
+    """Return the versions of the packages that are installed."""
+    found = []
+    for package in PACKAGES:
+        try:
+            found.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            continue
+    return ", ".join(found)
+
+
 def description() -> str:
     """Return the machine in a sentence."""
-    versions = ", ".join(f"{package} {version(package)}" for package in PACKAGES)
     return (
         f"{processor()} ({vectors()}), {os.cpu_count()} cores, "
-        f"{platform.system()}, Python {platform.python_version()}; {versions}."
+        f"{platform.system()}, Python {platform.python_version()}; {versions()}."
     )
 
 

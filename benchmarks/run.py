@@ -182,9 +182,9 @@ SECTIONS: dict[str, tuple[str, str]] = {
     "warm-starts": (
         "Warm starts",
         (
-            "Perturbed instances solved from scratch, and from the unperturbed solution; "
-            "one thread. “Value” compares the lengths of tours found by local search: "
-            "below zero, those from the start are shorter."
+            "Perturbed instances solved from scratch, and from the unperturbed "
+            "solution; one thread. “Value” compares the lengths of tours found by "
+            "local search: below zero, those from the start are shorter."
         ),
     ),
     "first-call": (

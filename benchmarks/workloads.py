@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 import scipy.optimize
 import torch
-from peers import jax_layers, jax_solvers, pyepo_layers, torch_layers
+from peers import torch_layers
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import bellman_ford, dijkstra
 
@@ -107,15 +108,42 @@ class Ours:
         return x.reshape(-1, size)[rows], y.reshape(-1, size)[rows]
 
 
-def _jax(solve: Callable[[Any], Any]) -> list[Callable[[Workload], Any]]:
-    return [
-        lambda workload: jax_layers.optax_layer(solve, *workload.options),
-        lambda workload: jax_layers.jaxopt_layer(solve, *workload.options),
-    ]
+# Peers are imported when they are made: their own workload's only.
 
 
-def _torch(name: str, solve: torch_layers.Solve) -> Callable[[Workload], Any]:
-    return lambda workload: torch_layers.TorchLayer(name, solve, *workload.options)
+def _jax(solver: str, *arguments: int) -> list[Callable[[Workload], Any]]:
+    """Return JAX's layers over the solver of that name."""
+
+    def make(library: str, workload: Workload) -> Any:
+        from peers import jax_layers, jax_solvers
+
+        solve = getattr(jax_solvers, solver)
+        layer = getattr(jax_layers, f"{library}_layer")
+        return layer(solve(*arguments) if arguments else solve, *workload.options)
+
+    return [partial(make, "optax"), partial(make, "jaxopt")]
+
+
+def _torch(name: str, solver: str, *arguments: int) -> Callable[[Workload], Any]:
+    """Return torch's layer over the solver of that name."""
+
+    def make(workload: Workload) -> Any:
+        solve = getattr(torch_layers, solver)
+        solve = solve(*arguments) if arguments else solve
+        return torch_layers.TorchLayer(name, solve, *workload.options)
+
+    return make
+
+
+def _pyepo(side: int, processes: int) -> Callable[[Workload], Any]:
+    """Return PyEPO's layer."""
+
+    def make(workload: Workload) -> Any:
+        from peers import pyepo_layers
+
+        return pyepo_layers.PyepoLayer(side, *workload.options, processes)
+
+    return make
 
 
 def argmax() -> Workload:
@@ -127,7 +155,7 @@ def argmax() -> Workload:
         np.random.default_rng(0).normal(size=(128, 10)),
         *(0.5, 1000, 10.0),
         best=lambda x: x.max(axis=1),
-        peers=[*_jax(jax_solvers.one_hot), _torch("torch", torch_layers.one_hot)],
+        peers=[*_jax("one_hot"), _torch("torch", "one_hot")],
     )
 
 
@@ -140,7 +168,7 @@ def ranking() -> Workload:
         np.random.default_rng(0).normal(size=(32, 100)),
         *(0.5, 1000, 10.0),
         best=lambda x: np.sort(x, axis=1) @ np.arange(1.0, x.shape[1] + 1),
-        peers=[*_jax(jax_solvers.ranks), _torch("torch, sort", torch_layers.ranks)],
+        peers=[*_jax("ranks"), _torch("torch, sort", "ranks")],
     )
 
 
@@ -153,7 +181,7 @@ def top() -> Workload:
         np.random.default_rng(0).normal(size=(64, 1000)),
         *(0.5, 100, 5.0),
         best=lambda x: np.partition(x, -10, axis=1)[:, -10:].sum(axis=1),
-        peers=[*_jax(jax_solvers.top(10)), _torch("torch.topk", torch_layers.top(10))],
+        peers=[*_jax("top", 10), _torch("torch.topk", "top", 10)],
     )
 
 
@@ -184,8 +212,8 @@ def grid() -> Workload:
         best=lambda x: cheapest_paths(x, 12),
         values=_clipped,
         peers=[
-            *_jax(jax_solvers.grid_path(12)),
-            _torch("torch, SciPy", torch_layers.grid_path(12)),
+            *_jax("grid_path", 12),
+            _torch("torch, SciPy", "grid_path", 12),
         ],
     )
 
@@ -210,8 +238,8 @@ def dag() -> Workload:
         *(1.0, 100, 400.0),
         best=_dag_best,
         peers=[
-            lambda workload: pyepo_layers.PyepoLayer(12, *workload.options, 1),
-            lambda workload: pyepo_layers.PyepoLayer(12, *workload.options, 2),
+            _pyepo(12, processes=1),
+            _pyepo(12, processes=2),
         ],
     )
 
@@ -234,9 +262,9 @@ def assignment(size: int, target: float) -> Workload:
         *(0.1, 20, target),
         best=lambda x: _assignment_best(x, size),
         peers=[
-            *_jax(jax_solvers.assignment(size)),
-            _torch("torch, lap", torch_layers.assignment_lap(size)),
-            _torch("torch, SciPy", torch_layers.assignment_scipy(size)),
+            *_jax("assignment", size),
+            _torch("torch, lap", "assignment_lap", size),
+            _torch("torch, SciPy", "assignment_scipy", size),
         ],
     )
 

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-import lap
 import numpy as np
 import scipy.optimize
 import torch
@@ -107,6 +106,8 @@ def _assignments(columns_of: Callable[[np.ndarray], np.ndarray], size: int) -> S
 
 def assignment_lap(size: int) -> Solve:
     """Return the solver of square assignments by lap."""
+    import lap
+
     return _assignments(lambda costs: lap.lapjv(costs)[1], size)
 
 
