@@ -14,10 +14,9 @@ from click.testing import CliRunner, Result
 from softsolve.cli import main
 from softsolve.experiments.records import RunDirectory
 
-TINY = {
-    "ranking": ["data_sets=iris", "losses=fenchel-young,squared", "steps=10"],
-}
-RANKING = ["run", "ranking", *(f"--set={text}" for text in TINY["ranking"])]
+TINY = ["data_sets=iris", "losses=fenchel-young,squared", "steps=10"]
+SYNTHETIC = ["labels=4", "epochs=20", "train_size=32", "runs=1", "losses=squared"]
+RANKING = ["run", "ranking", *(f"--set={text}" for text in TINY)]
 
 
 def softsolve(*arguments: str) -> Result:
@@ -39,6 +38,15 @@ def test_run_and_report(tmp_path: Path) -> None:
     assert "Table 2: learning rate and temperature chosen" in text
     for kind in ("png", "svg"):
         assert (page.parent / f"ranking-scatter.{kind}").stat().st_size > 1000
+
+
+def test_the_synthetic_ranking_page(tmp_path: Path) -> None:
+    settings = [f"--set={text}" for text in SYNTHETIC]
+    ran = softsolve("run", "synthetic-ranking", *settings, "--out", str(tmp_path))
+    assert ran.exit_code == 0, ran.output
+    assert "Squared: at σ = 0.01" in ran.stdout
+    page = Path(softsolve("report", str(tmp_path)).stdout.strip())
+    assert page.read_text().count("<img") == 2
 
 
 def test_results_as_json_are_all_of_standard_output(tmp_path: Path) -> None:

@@ -5,9 +5,10 @@ from typing import Any
 from softsolve.experiments.errors import SettingError
 from softsolve.experiments.experiment import Experiment
 from softsolve.experiments.ranking.experiment import Ranking
+from softsolve.experiments.ranking.synthetic import SyntheticRanking
 
 EXPERIMENTS: dict[str, Experiment[Any]] = {
-    experiment.name: experiment for experiment in (Ranking(),)
+    experiment.name: experiment for experiment in (Ranking(), SyntheticRanking())
 }
 
 

@@ -1,0 +1,77 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from softsolve.experiments.errors import SettingError
+from softsolve.experiments.ranking.synthetic import (
+    NoiseLevels,
+    SyntheticConfig,
+    SyntheticRanking,
+    make_data,
+)
+from softsolve.experiments.ranking.synthetic_page import mean_over_runs
+
+SMALL = SyntheticConfig(
+    noise_levels=(1e-6, 1e3),
+    runs=2,
+    labels=5,
+    dimension=8,
+    train_size=64,
+    test_size=50,
+    epochs=40,
+    rounds=2,
+)
+
+
+def test_labels_are_rankings_that_noise_takes_from_the_truth() -> None:
+    x, noisy, clean = make_data(SMALL)
+    assert x.shape == (4, 114, 8)
+    ordered = clean.sort(dim=-1).values
+    assert torch.equal(ordered, torch.arange(1.0, 6).expand_as(ordered))
+    agree = (noisy == clean).double().mean(dim=(1, 2))
+    assert agree[[0, 2]].min() > 0.99
+    assert agree[[1, 3]].max() < 0.35
+    assert torch.equal(x[0], x[1])
+    assert not torch.equal(x[0], x[2])
+
+
+@pytest.mark.parametrize("loss", SMALL.losses)
+def test_models_learn_from_clean_labels_and_not_from_noise(loss: str) -> None:
+    training = NoiseLevels(loss, SMALL, seed=0)
+    for _ in range(SMALL.rounds):
+        metrics = training.advance()
+    result = {key: value.tolist() for key, value in training.result().items()}
+    low, high = mean_over_runs(result, SMALL.runs)["partial"]
+    assert low > 0.55
+    assert high < 0.45
+    assert np.isfinite(metrics["loss"])
+
+
+def test_training_continues_from_its_state() -> None:
+    training = NoiseLevels("fenchel-young", SMALL, seed=0)
+    training.advance()
+    other = NoiseLevels("fenchel-young", SMALL, seed=1)
+    other.load_state_dict(training.state_dict())
+    first, second = training.advance(), other.advance()
+    assert first["loss"] == second["loss"]
+    assert torch.equal(first["partial"], second["partial"])
+
+
+def test_every_loss_is_a_trial() -> None:
+    trials = SyntheticRanking().trials(SMALL, Path())
+    assert [trial.key["loss"] for trial in trials] == list(SMALL.losses)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"epochs": 7, "rounds": 2}, "epochs must be a multiple of rounds"),
+        ({"train_size": 8}, "train_size must be at least the batch size"),
+        ({"temperature": 0.0}, "temperature must be positive"),
+    ],
+)
+def test_settings_that_are_wrong(changed: dict[str, float], message: str) -> None:
+    with pytest.raises(SettingError, match=message):
+        SyntheticConfig(**changed)  # type: ignore[arg-type]
