@@ -15,6 +15,8 @@ import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
+from softsolve.jax.callbacks import call_host
+
 Array = Any
 Shapes = tuple[jax.ShapeDtypeStruct, ...]
 
@@ -79,11 +81,8 @@ def _abstract(*operands: Any, work: HostWork) -> list[Any]:
 _host.def_abstract_eval(_abstract)
 
 
-def _run_later(*operands: Array, work: HostWork) -> Any:
-    def on_host(*arrays: Array) -> tuple[np.ndarray, ...]:
-        return work.run(*(np.asarray(array) for array in arrays))
-
-    return jax.pure_callback(on_host, work.shapes(*operands), *operands)
+def _run_later(*operands: Array, work: HostWork) -> list[Array]:
+    return call_host(work.run, work.shapes(*operands), *operands)
 
 
 mlir.register_lowering(_host, mlir.lower_fun(_run_later, multiple_results=True))

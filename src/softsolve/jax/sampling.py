@@ -19,6 +19,7 @@ from softsolve.array_route import (
     repeat_starts,
     solve_draws,
 )
+from softsolve.jax.callbacks import call_host
 from softsolve.jax.checks import require
 from softsolve.jax.random import draw
 from softsolve.layer import Settings
@@ -215,12 +216,11 @@ def _solve_on_host(
     """Solve rows of scores; ``start`` may hold the unperturbed ones, (B, d)."""
     out_shape = settings.out_shape(event_shape)
 
-    def on_host(theta: Array, *arrays: Array) -> np.ndarray:
-        theta = np.asarray(theta)
+    def on_host(theta: np.ndarray, *arrays: np.ndarray) -> tuple[np.ndarray]:
         lead = theta.shape[: theta.ndim - len(event_shape)]
         rows = math.prod(lead)
         flat = [
-            np.asarray(array).reshape(rows, *np.shape(array)[len(lead) :])
+            array.reshape(rows, *array.shape[len(lead) :])
             for array in (theta, *arrays[len(start) :])
         ]
         given = _starts(settings, event_shape, arrays[: len(start)], flat)
@@ -237,12 +237,13 @@ def _solve_on_host(
             row = first_bad_row(y)
             if row is not None:
                 layer.raise_bad_solution(settings.name, row)
-        return y.astype(theta.dtype, copy=False).reshape(*lead, *out_shape)
+        return (y.astype(theta.dtype, copy=False).reshape(*lead, *out_shape),)
 
     shape = jax.ShapeDtypeStruct((len(theta), *out_shape), theta.dtype)
-    return jax.pure_callback(
-        on_host, shape, theta, *start, *context, vmap_method="broadcast_all"
+    (y,) = call_host(
+        on_host, [shape], theta, *start, *context, vmap_method="broadcast_all"
     )
+    return y
 
 
 def _starts(
@@ -254,7 +255,7 @@ def _starts(
     """Return where to start for each row of scores and context, if that pays."""
     theta, *context = flat
     size = math.prod(event_shape)
-    points = [np.asarray(array).reshape(-1, size) for array in start]
+    points = [array.reshape(-1, size) for array in start]
     if not points or not len(theta):
         return {}
     count = len(theta) // len(points[0])
