@@ -1,0 +1,204 @@
+"""The layer under torch.compile, as one graph."""
+
+import pytest
+import torch
+from torch import func
+
+from softsolve import solver
+from softsolve.noise import NOISES, CustomNoise
+from softsolve.solvers import OneHot, Ranking
+from softsolve.torch import FenchelYoungLoss, Perturbed
+from support.statistics import assert_derivative
+
+# What autograd and the compiler make of each other, without generating code.
+QUICK = {"backend": "aot_eager", "fullgraph": True}
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"
+)
+
+
+@pytest.fixture(autouse=True)
+def _afresh():
+    torch.compiler.reset()
+    torch.manual_seed(0)
+    yield
+    torch.compiler.reset()
+
+
+THETA = torch.tensor([0.4, -0.3, 0.1], dtype=torch.float64)
+G = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
+EPS, ROWS = 0.5, 400
+
+
+def softmax_layer(**options):
+    return Perturbed(
+        OneHot(), temperature=EPS, num_samples=100, noise="gumbel", **options
+    )
+
+
+def closed(theta):
+    return torch.softmax(theta / EPS, -1)
+
+
+def rows(vector):
+    return vector.expand(ROWS, 3).clone()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"baseline": "none"},
+        {"baseline": "point"},
+        {"baseline": "leave_one_out"},
+        {"form": "maximum"},
+        {"backward": "independent"},
+    ],
+)
+def test_forward_and_backward(options):
+    layer = torch.compile(softmax_layer(**options), **QUICK)
+    theta = rows(THETA).requires_grad_()
+    y = layer(theta)
+    (pulled,) = torch.autograd.grad((y * G).sum(), theta)
+    gradient = func.grad(lambda at: closed(at) @ G)(THETA)
+    assert_derivative(pulled.numpy(), gradient.numpy(), EPS)
+    assert_derivative(y.detach().numpy(), closed(THETA).numpy())
+
+
+def test_learned_temperature():
+    eps = torch.full((ROWS,), EPS, dtype=torch.float64, requires_grad=True)
+    plain = softmax_layer()
+    layer = torch.compile(lambda at, eps: plain(at, temperature=eps), **QUICK)
+    (pulled,) = torch.autograd.grad((layer(rows(THETA), eps) * G).sum(), eps)
+    exact = func.grad(lambda e: torch.softmax(THETA / e, -1) @ G)(eps[0].detach())
+    assert_derivative(pulled.numpy(), exact.numpy())
+
+
+def test_grad_and_jacrev():
+    layer = softmax_layer()
+
+    @torch.compile(**QUICK)
+    def gradient(theta):
+        return func.grad(lambda at: (layer(at) * G).sum())(theta)
+
+    exact = func.grad(lambda at: closed(at) @ G)(THETA)
+    assert_derivative(gradient(rows(THETA)).numpy(), exact.numpy(), EPS)
+
+    @torch.compile(**QUICK)
+    def jacobian(theta):
+        return func.jacrev(lambda at: layer(at).sum(0))(theta)
+
+    exact = func.jacrev(closed)(THETA)
+    made = jacobian(rows(THETA)).movedim(1, 0)
+    assert_derivative(made.numpy(), exact.numpy(), EPS)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_loss_and_maximum(reduction):
+    plain = softmax_layer()
+    loss = torch.compile(FenchelYoungLoss(plain, reduction=reduction), **QUICK)
+    target = rows(torch.tensor([0.0, 1.0, 0.0], dtype=torch.float64))
+    theta = rows(THETA).requires_grad_()
+    value = loss(theta, target)
+    cross_entropy = -EPS * torch.log_softmax(THETA / EPS, -1)[1]
+    if reduction == "none":
+        assert_derivative(value.detach().numpy(), cross_entropy.numpy())
+    else:
+        assert value.item() == pytest.approx(cross_entropy.item(), rel=0.05)
+    (pulled,) = torch.autograd.grad(value.sum(), theta)
+    scale = ROWS if reduction == "mean" else 1
+    exact = closed(THETA) - target[0]
+    assert_derivative(scale * pulled.numpy(), exact.numpy())
+    maximum = torch.compile(plain.maximum, **QUICK)
+    (pulled,) = torch.autograd.grad(maximum(theta).sum(), theta)
+    assert_derivative(pulled.numpy(), closed(THETA).numpy())
+
+
+@pytest.mark.slow
+def test_inside_a_model_with_code_generation():
+    model = torch.nn.Sequential(
+        torch.nn.Linear(4, 5), Perturbed(Ranking(), num_samples=8)
+    )
+    x = torch.randn(6, 4)
+    compiled = torch.compile(model, fullgraph=True)
+    y = compiled(x)
+    torch.testing.assert_close(y.sum(-1), torch.full((6,), 15.0))
+    (y * torch.arange(5.0)).sum().backward()
+    assert torch.isfinite(model[0].weight.grad).all()
+    assert model[0].weight.grad.abs().max() > 0
+    assert not torch.equal(compiled(x), y)  # noise is drawn anew
+
+
+def test_forward_mode():
+    """It is right, not silently zero."""
+    layer = softmax_layer()
+
+    @torch.compile(**QUICK)
+    def pushed(theta):
+        return func.jvp(layer, (theta,), (rows(G),))[1]
+
+    exact = func.jacrev(closed)(THETA) @ G
+    assert_derivative(pushed(rows(THETA)).numpy(), exact.numpy(), EPS)
+
+
+def test_reproducible_by_seed():
+    layer = torch.compile(Perturbed(Ranking(), num_samples=4), **QUICK)
+    theta = torch.zeros(10, 5)
+    torch.manual_seed(3)
+    first = layer(theta)
+    assert not torch.equal(layer(theta), first)
+    torch.manual_seed(3)
+    torch.testing.assert_close(layer(theta), first, rtol=0, atol=0)
+
+
+def test_bad_scores_raise():
+    layer = torch.compile(Perturbed(Ranking(), num_samples=4), **QUICK)
+    theta = torch.zeros(4, 5)
+    theta[2, 1] = torch.nan
+    with pytest.raises(ValueError, match="theta must be finite; row 2"):
+        layer(theta)
+    plain = Perturbed(Ranking(), num_samples=4)
+    layer = torch.compile(lambda at, eps: plain(at, temperature=eps), **QUICK)
+    with pytest.raises(ValueError, match="temperature must be positive"):
+        layer(torch.zeros(4, 5), torch.tensor([1.0, 1.0, -1.0, 1.0]))
+
+
+class TestWhatCannotBeCompiledRaises:
+    def raises(self, function, *arguments, match):
+        with pytest.raises(Exception, match=match):
+            torch.compile(function, **QUICK)(*arguments)
+
+    @pytest.mark.parametrize(
+        "noise",
+        [
+            "laplace",
+            CustomNoise(
+                lambda z: -abs(z),
+                quantile=NOISES["laplace"].quantile,
+                name="kinked",
+                smooth=False,
+            ),
+        ],
+        ids=["laplace", "custom"],
+    )
+    def test_noise_without_curvature(self, noise):
+        layer = Perturbed(OneHot(), noise=noise, num_samples=4)
+        theta = rows(THETA).requires_grad_()
+        self.raises(layer, theta, match="cannot be compiled")
+        loss = FenchelYoungLoss(layer)
+        self.raises(loss, theta, rows(G), match="cannot be compiled")
+
+    def test_derivatives_that_need_a_vectorised_map(self):
+        """torch cannot trace random numbers inside of vmap."""
+        layer = softmax_layer()
+
+        def product(theta):
+            return (layer(theta) * G).sum()
+
+        for transform in (func.jacfwd, func.hessian):
+            self.raises(transform(product), rows(THETA), match="random")
+
+    def test_functions_of_numpy_arrays(self):
+        function = solver(lambda theta: theta[:, :2].clip(0), out_shape=(2,))
+        layer = Perturbed(function, num_samples=4)
+        self.raises(layer, rows(THETA).requires_grad_(), match="data-dependent")
