@@ -22,6 +22,8 @@ try:
     from softsolve.experiments.report import write_report
     from softsolve.experiments.runner import Order, execute
     from softsolve.experiments.settings import override
+    from softsolve.experiments.shortest_path.maps import save as save_maps
+    from softsolve.experiments.shortest_path.terrain import generate
 except ImportError as error:
     message = (
         f"The softsolve command needs {error.name}, which is not installed. "
@@ -134,7 +136,8 @@ def data(data: Path | None) -> None:
         click.echo(f"{data_set.name}, for {', '.join(data_set.experiments)}")
         click.echo(f"  published: {data_set.published}")
         click.echo(f"  without it: {data_set.without}")
-        click.echo(f"  put into: DIR/{data_set.folder}/, files NAME.csv or NAME.csv.gz")
+        names = " or ".join(f"NAME{suffix}" for suffix in data_set.suffixes)
+        click.echo(f"  put into: DIR/{data_set.folder}/, files {names}")
         if data is None:
             continue
         table = Table("file", "status", box=None)
@@ -147,6 +150,18 @@ def data(data: Path | None) -> None:
     if wrong:
         msg = f"not as published: {', '.join(wrong)}. Get these files again."
         raise DataError(msg)
+
+
+@main.command()
+@click.argument("directory", type=DIRECTORY)
+@click.option("--train", type=click.IntRange(min=1), default=10_000, show_default=True)
+@click.option("--test", type=click.IntRange(min=1), default=1000, show_default=True)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+def maps(directory: Path, train: int, test: int, seed: int) -> None:
+    """Generate terrain maps, and write them to DIRECTORY as the published ones are."""
+    for place, (split, count) in enumerate((("train", train), ("test", test))):
+        save_maps(generate(count, seed=2 * seed + place), directory, split)
+    click.echo(directory)
 
 
 def _shown(value: object) -> str:

@@ -24,8 +24,11 @@ class DataSet:
         Where it comes from.
     without
         What experiments use where it is not there.
+    suffixes
+        How the names of its files may end.
     checksums
-        Files and the SHA-256 of their contents (of ``.csv.gz``, unpacked).
+        Files and the SHA-256 of their contents (of ``.csv.gz``, unpacked); empty where
+        none is published.
     """
 
     name: str
@@ -33,6 +36,7 @@ class DataSet:
     experiments: tuple[str, ...]
     published: str
     without: str
+    suffixes: tuple[str, ...]
     checksums: Mapping[str, str]
 
 
@@ -52,6 +56,7 @@ LABEL_RANKING = DataSet(
         "https://www.uni-marburg.de/fb12/kebi/research/software"
     ),
     without="data sets built from scikit-learn's: iris, wine, digits, diabetes",
+    suffixes=(".csv.gz", ".csv"),
     checksums=_parse_checksums(
         """
         e4c047586a2fd9409c64209c3ed5082d370abe5b8bf0d5b71a614dd2e8e8969d  authorship
@@ -79,24 +84,43 @@ LABEL_RANKING = DataSet(
     ),
 )
 
-CATALOGUE = (LABEL_RANKING,)
+WARCRAFT_MAPS = DataSet(
+    name="warcraft-maps",
+    folder="warcraft_shortest_path_oneskin/12x12",
+    experiments=("shortest-path",),
+    published=(
+        "warcraft_maps.tar.gz of Vlastelica et al. (2019): "
+        "https://edmond.mpg.de/dataset.xhtml?persistentId=doi:10.17617/3.YJCQ5S"
+    ),
+    without="generated maps in the same format (`softsolve maps DIR` writes them)",
+    suffixes=(".npy",),
+    checksums={
+        f"{split}_{kind}": ""
+        for split in ("train", "test")
+        for kind in ("maps", "vertex_weights", "shortest_paths")
+    },
+)
+
+CATALOGUE = (LABEL_RANKING, WARCRAFT_MAPS)
 
 
-def find(data: Path | None, data_set: DataSet, name: str, suffixes: list[str]) -> Path:
+def find(data: Path | None, data_set: DataSet, name: str) -> Path:
     """Return the path of a data set's file, below ``data`` or in its folder."""
+    file = f"{data_set.folder}/{name}{data_set.suffixes[0]}"
     if data is None:
         msg = (
             f"{name} has to be read from a file of {data_set.name}. Pass --data DIR, "
-            f"with DIR/{data_set.folder}/{name}{suffixes[0]} in it; `softsolve data` "
+            f"with DIR/{file} in it; `softsolve data` "
             "says where it is published."
         )
         raise DataError(msg)
-    for folder in (data / data_set.folder, data):
-        for suffix in suffixes:
+    own = data / data_set.folder
+    for folder in (own, data / own.name, data):
+        for suffix in data_set.suffixes:
             if (folder / f"{name}{suffix}").is_file():
                 return folder / f"{name}{suffix}"
     msg = (
-        f"{data} has no file {data_set.folder}/{name}{suffixes[0]}. `softsolve data` "
+        f"{data} has no file {file}. `softsolve data` "
         "says which files there must be and where they are published."
     )
     raise DataError(msg)
@@ -115,8 +139,11 @@ def read(path: Path) -> bytes:
 def status(data: Path, data_set: DataSet, name: str) -> str:
     """Say whether a file of a data set is there, and as published."""
     try:
-        path = find(data, data_set, name, [".csv.gz", ".csv"])
+        path = find(data, data_set, name)
         digest = hashlib.sha256(read(path)).hexdigest()
     except DataError as error:
         return "missing" if "no file" in str(error) else "corrupt"
-    return "verified" if digest == data_set.checksums[name] else "differs"
+    published = data_set.checksums[name]
+    if not published:
+        return "found"
+    return "verified" if digest == published else "differs"

@@ -6,9 +6,15 @@ from softsolve.experiments.errors import SettingError
 from softsolve.experiments.experiment import Experiment
 from softsolve.experiments.ranking.experiment import Ranking
 from softsolve.experiments.ranking.synthetic import SyntheticRanking
+from softsolve.experiments.shortest_path.experiment import ShortestPath
 
 EXPERIMENTS: dict[str, Experiment[Any]] = {
-    experiment.name: experiment for experiment in (Ranking(), SyntheticRanking())
+    experiment.name: experiment
+    for experiment in (
+        Ranking(),
+        SyntheticRanking(),
+        ShortestPath(),
+    )
 }
 
 

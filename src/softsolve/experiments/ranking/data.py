@@ -39,8 +39,7 @@ def load(name: str, data: Path | None) -> LabelRankingData:
     published = name in catalogue.LABEL_RANKING.checksums
     if name in BUILDERS and (data is None or not published):
         return BUILDERS[name]()
-    suffixes = [".csv.gz", ".csv"]
-    return parse(catalogue.find(data, catalogue.LABEL_RANKING, name, suffixes))
+    return parse(catalogue.find(data, catalogue.LABEL_RANKING, name))
 
 
 def parse(path: Path) -> LabelRankingData:

@@ -1,0 +1,1 @@
+"""Shortest paths on terrain maps: a network that sees costs, learned from paths."""
