@@ -309,8 +309,10 @@ def _flatten_one(batch_shape: Shape, array: Array, position: int) -> Array:
     xp = array_namespace(array)
     ndim = len(batch_shape)
     leading = tuple(array.shape[:ndim])
+    # Comparisons one by one: sizes may be symbols while torch compiles.
     fits = len(leading) == ndim and all(
-        got in (1, wanted) for got, wanted in zip(leading, batch_shape, strict=True)
+        got == 1 or got == wanted  # noqa: PLR1714
+        for got, wanted in zip(leading, batch_shape, strict=True)
     )
     if not fits:
         msg = (

@@ -1,10 +1,12 @@
 """The layer under torch.compile, as one graph."""
 
+import numpy as np
 import pytest
 import torch
 from torch import func
 
 from softsolve import solver
+from softsolve.errors import SolverError
 from softsolve.noise import NOISES, CustomNoise
 from softsolve.solvers import OneHot, Ranking
 from softsolve.torch import FenchelYoungLoss, Perturbed
@@ -198,7 +200,117 @@ class TestWhatCannotBeCompiledRaises:
         for transform in (func.jacfwd, func.hessian):
             self.raises(transform(product), rows(THETA), match="random")
 
-    def test_functions_of_numpy_arrays(self):
-        function = solver(lambda theta: theta[:, :2].clip(0), out_shape=(2,))
-        layer = Perturbed(function, num_samples=4)
-        self.raises(layer, rows(THETA).requires_grad_(), match="data-dependent")
+
+def one_hot(theta):
+    """A solver of NumPy arrays."""
+    return np.eye(theta.shape[1], dtype=np.int8)[theta.argmax(axis=-1)]
+
+
+class TestSolversOnTheHost:
+    """Functions of NumPy arrays are called from the graph, as an operator."""
+
+    def layer(self, **options):
+        function = solver(one_hot, linear=True)
+        return Perturbed(
+            function, temperature=EPS, num_samples=100, noise="gumbel", **options
+        )
+
+    @pytest.mark.parametrize("dynamic", [None, True])
+    def test_forward_and_backward(self, dynamic):
+        layer = torch.compile(self.layer(), dynamic=dynamic, **QUICK)
+        gradient = func.grad(lambda at: closed(at) @ G)(THETA)
+        for count in (ROWS, ROWS + 1, 1):  # recompiles for sizes, or not
+            theta = THETA.expand(count, 3).clone().requires_grad_()
+            y = layer(theta)
+            assert y.shape == theta.shape
+            (pulled,) = torch.autograd.grad((y * G).sum(), theta)
+            if count > 1:
+                assert_derivative(y.detach().numpy(), closed(THETA).numpy())
+                assert_derivative(pulled.numpy(), gradient.numpy(), EPS)
+
+    def test_grad_jacrev_and_forward_mode(self):
+        layer = self.layer()
+
+        @torch.compile(**QUICK)
+        def derivatives(theta):
+            return (
+                func.grad(lambda at: (layer(at) * G).sum())(theta),
+                func.jacrev(lambda at: layer(at).sum(0))(theta),
+                func.jvp(layer, (theta,), (rows(G),))[1],
+            )
+
+        gradient, jacobian, pushed = derivatives(rows(THETA))
+        exact = func.jacrev(closed)(THETA)
+        assert_derivative(gradient.numpy(), (exact.T @ G).numpy(), EPS)
+        assert_derivative(jacobian.movedim(1, 0).numpy(), exact.numpy(), EPS)
+        assert_derivative(pushed.numpy(), (exact @ G).numpy(), EPS)
+
+    def test_loss(self):
+        loss = torch.compile(FenchelYoungLoss(self.layer(), reduction="none"), **QUICK)
+        target = rows(torch.tensor([0.0, 1.0, 0.0], dtype=torch.float64))
+        theta = rows(THETA).requires_grad_()
+        value = loss(theta, target)
+        cross_entropy = -EPS * torch.log_softmax(THETA / EPS, -1)[1]
+        assert_derivative(value.detach().numpy(), cross_entropy.numpy())
+        (pulled,) = torch.autograd.grad(value.sum(), theta)
+        assert_derivative(pulled.numpy(), (closed(THETA) - target[0]).numpy())
+
+    def test_each_layer_calls_its_own_solver(self):
+        """Also where a layer is exchanged after the graph was compiled."""
+        held = {"a": self.constant(1), "b": self.constant(2)}
+
+        @torch.compile(**QUICK)
+        def both(theta):
+            return held["a"](theta) + 10 * held["b"](theta)
+
+        theta = torch.zeros(2, 3)
+        assert (both(theta) == 21).all()
+        held["a"] = self.constant(3)
+        assert (both(theta) == 23).all()
+
+    def constant(self, value):
+        return Perturbed(solver(lambda theta: 0 * theta + value), num_samples=2)
+
+    @pytest.mark.parametrize("dynamic", [None, True])
+    def test_context(self, dynamic):
+        function = solver(lambda theta, limit: np.fmin(theta, limit) + 0)
+        plain = Perturbed(function, num_samples=3, temperature=0.1)
+        layer = torch.compile(plain, dynamic=dynamic, **QUICK)
+        for count in (2, 3):
+            limits = torch.arange(count)[:, None] - 9.0
+            y = layer(torch.zeros(count, 4), limits)
+            torch.testing.assert_close(y, limits.expand(count, 4))
+            shared = layer(torch.zeros(count, 4), torch.tensor([[-9.0]]))
+            torch.testing.assert_close(shared, torch.full((count, 4), -9.0))
+
+    def test_another_shape_must_be_declared(self):
+        def short(theta):
+            return theta[:, :2].clip(0)
+
+        theta = rows(THETA).requires_grad_()
+        layer = Perturbed(solver(short, out_shape=(2,)), num_samples=4)
+        y = torch.compile(layer, **QUICK)(theta)
+        assert y.shape == (ROWS, 2)
+        (pulled,) = torch.autograd.grad(y.sum(), theta)
+        assert pulled.abs().max() > 0
+        layer = Perturbed(solver(short), num_samples=4)
+        with pytest.raises(ValueError, match=r"shape \(2,\), not \(3,\). Tell torch"):
+            torch.compile(layer, **QUICK)(theta)
+
+    @pytest.mark.parametrize(
+        ("function", "match"),
+        [
+            (lambda theta: theta * np.nan, "must return finite solutions"),
+            (lambda theta: theta[0], "one solution for each of the"),
+        ],
+    )
+    def test_bad_solutions_raise(self, function, match):
+        layer = torch.compile(Perturbed(solver(function), num_samples=4), **QUICK)
+        with pytest.raises((SolverError, ValueError), match=match):
+            layer(torch.zeros(3, 4))
+
+    def test_dropped_draws_raise(self):
+        function = solver(one_hot, on_failure="drop")
+        layer = torch.compile(Perturbed(function, num_samples=4), **QUICK)
+        with pytest.raises(Exception, match="drops failed draws, which cannot be"):
+            layer(rows(THETA))

@@ -8,8 +8,9 @@ from torch import nn
 from torch.autograd import Function
 
 from softsolve import layer
+from softsolve.torch.host import check_point
 from softsolve.torch.layers import Perturbed, Rows
-from softsolve.torch.sampling import Call, Constant, check_point, fold_rows
+from softsolve.torch.sampling import Call, Constant, fold_rows
 
 Tensor = torch.Tensor
 

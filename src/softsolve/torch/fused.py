@@ -14,7 +14,8 @@ from softsolve.compiled.fused import FusedPass
 from softsolve.fused_route import baseline_scale, fused_pass, pack_context
 from softsolve.layer import Settings
 from softsolve.torch.functions import Draws, Pair
-from softsolve.torch.sampling import Call, Constant, check_point, fold_rows
+from softsolve.torch.host import check_point
+from softsolve.torch.sampling import Call, Constant, fold_rows
 
 Tensor = torch.Tensor
 Outputs = tuple[Tensor, ...]

@@ -1,5 +1,7 @@
 """Noise from torch's generators."""
 
+from typing import Any
+
 import torch
 
 from softsolve.noise import (
@@ -20,10 +22,10 @@ def draw(
     generator: torch.Generator | None,
 ) -> torch.Tensor:
     """Draw noise of that shape, with the type and on the device of a tensor."""
+    # torch.compile takes shapes that vary only where no generator is named.
+    given: dict[str, Any] = {} if generator is None else {"generator": generator}
     if isinstance(noise, Normal):
-        return torch.randn(
-            shape, dtype=like.dtype, device=like.device, generator=generator
-        )
+        return torch.randn(shape, dtype=like.dtype, device=like.device, **given)
     if isinstance(noise, Gumbel):
         return -_exponential(shape, like, generator).log()
     if isinstance(noise, Logistic):
@@ -33,9 +35,7 @@ def draw(
         return _exponential(shape, like, generator) - _exponential(
             shape, like, generator
         )
-    grid = torch.rand(
-        shape, dtype=torch.float64, device=like.device, generator=generator
-    )
+    grid = torch.rand(shape, dtype=torch.float64, device=like.device, **given)
     # Away from 0 and 1, whose quantiles are infinite.
     uniform = grid.clamp(2.0**-53, 1 - 2.0**-53)
     return _quantile(noise, uniform).to(like.dtype)

@@ -10,7 +10,6 @@ from softsolve._arrays import inner
 from softsolve.array_route import (
     Starts,
     chunk_sizes,
-    first_bad_row,
     must_look_at_solutions,
     prime,
     solve_draws,
@@ -18,6 +17,13 @@ from softsolve.array_route import (
 from softsolve.layer import Settings
 from softsolve.perturbation import DensityDerivatives
 from softsolve.retained import Retained
+from softsolve.torch.host import (
+    arrays_on_host,
+    check_point,
+    check_values,
+    solve_on_host,
+)
+from softsolve.torch.operators import solve_compiled
 from softsolve.torch.precision import full_precision
 from softsolve.torch.random import draw
 from softsolve.torch.transforms import Function, transforms_active
@@ -51,7 +57,7 @@ class Call:
     def prime(self, theta: Tensor, context: tuple[Tensor, ...]) -> None:
         """Solve the unperturbed scores for where to start, if the solver can."""
         if hasattr(self.settings.solver, "prime"):
-            arrays = _on_host((theta, *context))
+            arrays = arrays_on_host((theta, *context))
             self.starts = prime(self.settings, arrays[0], self.event_shape, arrays[1:])
 
     def solve(self, x: Tensor, context: tuple[Tensor, ...]) -> Tensor:
@@ -95,6 +101,8 @@ class Call:
         self, theta: Tensor, *context: Tensor, starts: Starts = None
     ) -> Any:
         if self.settings.host:
+            if torch.compiler.is_compiling():
+                return solve_compiled(self.settings, theta, context)
             return solve_on_host(self.settings, theta, context, starts)
         y = self.settings.solver(theta, *context)
         if not isinstance(y, torch.Tensor):
@@ -105,45 +113,8 @@ class Call:
             raise TypeError(msg)
         y = y.detach()
         if must_look_at_solutions(self.settings) and not torch.compiler.is_compiling():
-            _check_solutions(self.settings, y, len(theta))
+            check_values(self.settings, y, len(theta))
         return y
-
-
-def solve_on_host(
-    settings: Settings,
-    theta: Tensor,
-    context: tuple[Tensor, ...],
-    starts: Starts = None,
-) -> Tensor:
-    """Call a solver of NumPy arrays, with one start a row if there are any."""
-    given = {} if starts is None else {"starts": starts}
-    solution = settings.solver(*_on_host((theta, *context)), **given)
-    y = torch.as_tensor(solution, device=theta.device)
-    if must_look_at_solutions(settings):
-        _check_solutions(settings, y, len(theta))
-    return y
-
-
-def _on_host(arrays: tuple[Tensor, ...]) -> tuple[Any, ...]:
-    return tuple(array.detach().cpu().numpy() for array in arrays)
-
-
-def _check_solutions(settings: Settings, y: Tensor, rows: int) -> None:
-    if y.ndim and len(y) == rows:
-        row = first_bad_row(y)
-        if row is not None:
-            layer.raise_bad_solution(settings.name, row)
-
-
-def check_point(theta: Tensor, temperature: Tensor) -> None:
-    """Raise for scores or temperatures that cannot be used."""
-    row = first_bad_row(theta)
-    if row is not None:
-        layer.raise_not_finite(row, theta[row].tolist())
-    good = (temperature > 0) & torch.isfinite(temperature)
-    if not bool(good.all()):
-        row = int((~good).to(torch.int8).argmax())
-        layer.raise_bad_temperature(row, float(temperature[row]))
 
 
 def fold_rows(
