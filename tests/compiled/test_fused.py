@@ -88,6 +88,8 @@ SOLVERS = {
     "topk-none": (TopK(0), 5),
     "topk-all": (TopK(5), 5),
     "topk-large": (TopK(10), 1000),
+    "topk-one": (TopK(1), 70),
+    "topk-many": (TopK(20), 700),
     "topk-partition": (TopK(100), 333),
     "ranking": (Ranking(), 21),
     "ranking-uneven": (Ranking([0.5, 0.5, -1.0, 4.0, 9.3]), 5),
@@ -354,6 +356,24 @@ def test_ties_go_to_the_lowest_index():
             tied[1] += 1e6
             out = fused.forward(tied, temperature, keys)
             np.testing.assert_array_equal(out.mean, expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("k", "size"), [(1, 40), (3, 131), (20, 700), (60, 2000)])
+def test_few_of_many_that_tie(k, size, dtype):
+    rng = np.random.default_rng(k)
+    theta = rng.integers(0, 3, (20, size)).astype(dtype) * 1e6
+    theta[0], theta[1, :-k] = 0, -1e6
+    fused = FusedPass(TopK(k), (size,), "normal", 2, dtype=dtype)
+    assert fused.plan.top == k
+    # Lost in rounding, but where the score is 0: there the draws decide.
+    tiny = np.full(20, 1e-30, dtype)
+    keys = np.ones((20, 2), np.int32)
+    out = fused.forward(theta, tiny, keys)
+    x = theta[:, None] + tiny[:, None, None] * fused.draws(keys)
+    np.testing.assert_array_equal(
+        fused.solutions(out.samples), TopK(k)(x.reshape(-1, size)).reshape(x.shape)
+    )
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -54,13 +54,13 @@ def largest_lanes(theta, ints, reals, context, y, status):
 
 
 @numba.njit(nogil=True, error_model="numpy")
-def _lower_bound(theta, k):
-    """Return a score that at least k reach: the k-th largest of the lanes' maxima."""
+def bound_of_maxima(best, theta, k):
+    """Return a score that at least k reach: the k-th largest of the lanes' maxima.
+
+    ``best`` holds these maxima, taken over the whole blocks of ``theta``.
+    """
     if k > LANES // 2 or theta.size < 2 * LANES:
         return theta.dtype.type(-np.inf)
-    best = load(theta, 0)
-    for start in range(LANES, theta.size - LANES + 1, LANES):
-        best = maximum(best, load(theta, start))
     maxima = np.empty(LANES, theta.dtype)
     store(maxima, 0, best)
     bound = theta.dtype.type(np.inf)
@@ -68,6 +68,15 @@ def _lower_bound(theta, k):
         if marks_above(maxima, 0, maxima[lane]) < k:
             bound = min(bound, maxima[lane])
     return bound
+
+
+@numba.njit(nogil=True, error_model="numpy")
+def _lower_bound(theta, k):
+    """Return a score that at least k reach, or else -∞."""
+    best = fill(theta.dtype.type(-np.inf))
+    for start in range(0, theta.size - LANES + 1, LANES):
+        best = maximum(best, load(theta, start))
+    return bound_of_maxima(best, theta, k)
 
 
 @numba.njit(nogil=True, error_model="numpy")
@@ -96,29 +105,39 @@ def _selected(scores, place):
 
 
 @numba.njit(nogil=True, error_model="numpy")
-def kth_largest(theta, k):
-    """Return the k-th largest score."""
-    size = theta.size
-    if k > KEPT_SORTED:
-        return _selected(theta.copy(), size - k)
-    best = np.empty(k, theta.dtype)
+def insert_reaching(theta, bound, best, places):
+    """Write the largest scores, in order, and their places, the first of equals.
+
+    At least as many scores as there is room for must reach ``bound``.
+    """
+    k, size = best.size, theta.size
     best[:] = -np.inf
-    bound = _lower_bound(theta, k)
     whole = size - size % LANES
     for start in range(0, size, LANES):
         mask = (1 << (size - whole)) - 1
         if start < whole:
             mask = not_below(theta, start, bound)
         while mask:
-            score = theta[start + lowest_bit(mask)]
+            here = start + lowest_bit(mask)
             mask &= mask - 1
+            score = theta[here]
             if score > best[k - 1]:
-                place = k - 1
-                while place > 0 and best[place - 1] < score:
-                    best[place] = best[place - 1]
-                    place -= 1
-                best[place] = score
+                at = k - 1
+                while at > 0 and best[at - 1] < score:
+                    best[at], places[at] = best[at - 1], places[at - 1]
+                    at -= 1
+                best[at], places[at] = score, here
                 bound = max(bound, best[k - 1])
+
+
+@numba.njit(nogil=True, error_model="numpy")
+def kth_largest(theta, k):
+    """Return the k-th largest score."""
+    size = theta.size
+    if k > KEPT_SORTED:
+        return _selected(theta.copy(), size - k)
+    best, places = np.empty(k, theta.dtype), np.empty(k, np.int32)
+    insert_reaching(theta, _lower_bound(theta, k), best, places)
     return best[k - 1]
 
 

@@ -11,7 +11,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from softsolve.compiled import lane_passes, passes, position_passes, second_order
+from softsolve.compiled import (
+    lane_passes,
+    passes,
+    position_passes,
+    second_order,
+    top_passes,
+)
 from softsolve.compiled.baselines import leave_one_out
 from softsolve.compiled.kernel import Kernel
 from softsolve.compiled.lanes import LANES
@@ -255,6 +261,8 @@ class FusedPass:
         inputs = (theta, temperature, keys, context, split, codes, target)
         if self.positions and samples >= LANES:
             run = partial(self._positions(*inputs), totals, scalars)
+        elif self.plan.top:
+            run = partial(self._top(*inputs), totals, scalars)
         else:
             work = (self._lanes if side_by_side else self._rows)(*inputs)
             run = partial(work, totals, slopes, scalars, status)
@@ -302,6 +310,23 @@ class FusedPass:
             self._address("fill_lanes", FILL_LANES[self.noise]),
             *(self.scored, theta, temperature, keys, self.antithetic),
             *(self.num_samples, self.group, split, codes, target),
+        )
+
+    def _top(
+        self,
+        theta: Array,
+        temperature: Array,
+        keys: Array,
+        context: Array,
+        split: bool,
+        codes: Array,
+        target: Array,
+    ) -> Callable[..., Any]:
+        """Return the forward pass for the few largest of the scores."""
+        return partial(
+            self._compiled("forward_top", top_passes.FORWARD_TOP_ROWS),
+            *(self.fill, self.scored, theta, temperature, keys, self.plan.top),
+            *(self.antithetic, self.num_samples, self.group, split, codes, target),
         )
 
     def _rows(

@@ -14,6 +14,7 @@ from softsolve.compiled.codecs import (
     ranks_codec,
 )
 from softsolve.compiled.families import (
+    KEPT_SORTED,
     k_largest,
     largest,
     largest_lanes,
@@ -47,6 +48,9 @@ class Plan:
         What the bytes that a block kernel writes stand for, if not themselves.
     light
         Whether a solve costs little more than drawing its noise.
+    top
+        How many of the largest scores to mark, where that is all and they are few; 0
+        for other problems.
     """
 
     kernel: Kernel
@@ -57,6 +61,7 @@ class Plan:
     state_size: int = 0
     table: Array | None = None
     light: bool = False
+    top: int = 0
 
     @property
     def values(self) -> Array:
@@ -101,7 +106,8 @@ def plan_for(
         count = int(parameters[0])
         short = 4 * count < size // 8
         codec = positions_codec(count) if short else codec_for("binary", size, dtype)
-        return Plan(k_largest, np.array([count]), none, codec, light=True)
+        top = count if short and count <= KEPT_SORTED else 0
+        return Plan(k_largest, np.array([count]), none, codec, light=True, top=top)
     # In the precision of the solutions, so that a value is found in the table.
     reference = parameters.astype(dtype).astype(np.float64)
     kept_whole = size > 1 << 16
