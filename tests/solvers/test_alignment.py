@@ -1,8 +1,5 @@
 """Alignments, against enumeration and shortest paths, and lanes against instances."""
 
-from functools import cache
-
-import networkx as nx
 import numpy as np
 import pytest
 
@@ -11,45 +8,13 @@ from softsolve.compiled.kernel import OK
 from softsolve.compiled.lanes import LANES
 from softsolve.solvers.alignment import Alignment
 from softsolve.solvers.sequence_alignment import SequenceAlignment
+from support import optima
+from support.vertices import sequence_alignments, warping_paths
 
 DTYPES = [np.float32, np.float64]
 
 
-@cache
-def warping_paths(n, m):
-    """Return all paths, those whose last steps go to low indices first."""
-    if n == 0 or m == 0:
-        return np.zeros((0, n, m))
-    if n == m == 1:
-        return np.ones((1, 1, 1))
-    found = []
-    for a, b in [(n - 1, m - 1), (n - 1, m), (n, m - 1)]:
-        for shorter in warping_paths(a, b):
-            path = np.zeros((n, m))
-            path[:a, :b] = shorter
-            path[-1, -1] = 1
-            found.append(path)
-    return np.array(found)
-
-
-@cache
-def matchings(n, m):
-    """Return all alignments as (n + 1, m + 1) events, in the order of preference."""
-    if n == m == 0:
-        return np.zeros((1, 1, 1))
-    found = []
-    for a, b in [(n - 1, m - 1), (n - 1, m), (n, m - 1)]:
-        for shorter in matchings(a, b) if min(a, b) >= 0 else ():
-            y = np.zeros((n + 1, m + 1))
-            y[:a, :b] = shorter[:-1, :-1]
-            y[:a, -1] = shorter[:-1, -1]
-            y[-1, :b] = shorter[-1, :-1]
-            y[n - 1 if a < n else n, m - 1 if b < m else m] = 1
-            found.append(y)
-    return np.array(found)
-
-
-FAMILIES = [(Alignment, warping_paths, 0), (SequenceAlignment, matchings, 1)]
+FAMILIES = [(Alignment, warping_paths, 0), (SequenceAlignment, sequence_alignments, 1)]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -72,7 +37,7 @@ def test_enumeration_with_ties(solver, enumerate_all, border, dtype):
 def test_numbers_of_solutions():
     # Delannoy numbers and binomial coefficients: the enumeration misses none.
     assert len(warping_paths(4, 4)) == 63
-    assert len({y.tobytes() for y in matchings(3, 4)}) == 35
+    assert len({y.tobytes() for y in sequence_alignments(3, 4)}) == 35
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -93,13 +58,6 @@ def test_lengths_of_each_row(solver, enumerate_all, border, dtype):
         assert solution.sum() == solution[cut].sum()
 
 
-def longest_path(theta, nodes, edges):
-    graph = nx.DiGraph()
-    graph.add_nodes_from(nodes)
-    graph.add_weighted_edges_from((a, b, -score) for a, b, score in edges)
-    return -nx.bellman_ford_path_length(graph, *nodes, weight="weight")
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("n", "m"), [(1, 9), (9, 1), (7, 13), (20, 20)])
 def test_warping_against_shortest_paths(n, m, dtype):
@@ -108,15 +66,7 @@ def test_warping_against_shortest_paths(n, m, dtype):
     y = Alignment()(theta)
     assert Alignment().feasible(y).all()
     for scores, solution in zip(theta, y, strict=True):
-        edges = [
-            ((i, j), (i + a, j + b), float(scores[i + a, j + b]))
-            for i in range(n)
-            for j in range(m)
-            for a, b in [(0, 1), (1, 0), (1, 1)]
-            if i + a < n and j + b < m
-        ]
-        edges.append(("start", (0, 0), float(scores[0, 0])))
-        best = longest_path(scores, ["start", (n - 1, m - 1)], edges)
+        best = optima.warping(scores)
         assert np.sum(scores * solution) == pytest.approx(best, rel=1e-5, abs=1e-5)
 
 
@@ -128,16 +78,7 @@ def test_sequences_against_shortest_paths(n, m, dtype):
     y = SequenceAlignment()(theta)
     assert SequenceAlignment().feasible(y).all()
     for scores, solution in zip(theta, y, strict=True):
-        edges = []
-        for i in range(n + 1):
-            for j in range(m + 1):
-                if i < n and j < m:
-                    edges.append(((i, j), (i + 1, j + 1), float(scores[i, j])))
-                if i < n:
-                    edges.append(((i, j), (i + 1, j), float(scores[i, m])))
-                if j < m:
-                    edges.append(((i, j), (i, j + 1), float(scores[n, j])))
-        best = longest_path(scores, [(0, 0), (n, m)], edges)
+        best = optima.sequence_alignment(scores)
         assert np.sum(scores * solution) == pytest.approx(best, rel=1e-5, abs=1e-5)
 
 
@@ -201,9 +142,9 @@ def test_sums_that_overflow_still_give_a_solution(solver, sign):
         (Alignment(), warping_paths(1, 4)),
         (Alignment(), warping_paths(3, 1)),
         (Alignment(), warping_paths(1, 1)),
-        (SequenceAlignment(), matchings(3, 4)),
-        (SequenceAlignment(), matchings(1, 3)),
-        (SequenceAlignment(), matchings(1, 1)),
+        (SequenceAlignment(), sequence_alignments(3, 4)),
+        (SequenceAlignment(), sequence_alignments(1, 3)),
+        (SequenceAlignment(), sequence_alignments(1, 1)),
     ],
 )
 def test_projection_is_on_the_span_of_differences(solver, vertices):

@@ -1,7 +1,5 @@
 """Balls, against norms, enumeration and sampled atoms, in three frameworks."""
 
-import itertools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +7,7 @@ import pytest
 import torch
 
 from softsolve.solvers.atomic import GroupBall, KSupportBall, NuclearBall
+from support import optima
 
 DTYPES = [np.float32, np.float64]
 GROUPS = [7, 2, 7, 2, 2, 5]
@@ -29,16 +28,11 @@ each_ball = pytest.mark.parametrize("name", BALLS)
 
 
 def dual_norm(solver, theta):
-    """Return the largest value over the ball, for one instance."""
     if isinstance(solver, GroupBall):
-        labels = solver.groups
-        parts = [np.linalg.norm(theta[labels == g]) for g in set(labels.tolist())]
-    elif isinstance(solver, KSupportBall):
-        supports = itertools.combinations(range(len(theta)), solver.k)
-        parts = [np.linalg.norm(theta[list(s)]) for s in supports]
-    else:
-        parts = [np.linalg.norm(theta, 2)]
-    return solver.radius * max(parts)
+        return optima.group_ball(theta, solver.groups, solver.radius)
+    if isinstance(solver, KSupportBall):
+        return optima.support_ball(theta, solver.k, solver.radius)
+    return optima.nuclear_ball(theta, solver.radius)
 
 
 def values(theta, y):

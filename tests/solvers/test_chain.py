@@ -2,21 +2,18 @@
 
 import itertools
 
-import networkx as nx
 import numpy as np
 import pytest
 
 from softsolve.solvers.chain import LONG_LOOP, Chain
+from support import optima, vertices
 
 DTYPES = [np.float32, np.float64]
 
 
 def sequences(length, states):
-    """Return all sequences as events, the lowest first when read from the end."""
-    every = [s[::-1] for s in itertools.product(range(states), repeat=length)]
-    unary = np.eye(states)[np.array(every)]
-    pairwise = unary[:, :-1, :, None] * unary[:, 1:, None, :]
-    return Chain.pack(unary, pairwise)
+    """Return all sequences as events."""
+    return Chain.pack(*vertices.sequences(length, states))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -24,14 +21,14 @@ def sequences(length, states):
     ("length", "states"), [(1, 1), (1, 4), (4, 1), (2, 2), (3, 3), (4, 3), (6, 2)]
 )
 def test_enumeration_with_ties(length, states, dtype):
-    vertices = sequences(length, states)
+    events = sequences(length, states)
     rng = np.random.default_rng(length * states)
     # Small whole scores are exact in both types, and tie often.
-    theta = rng.integers(-2, 3, (40, vertices.shape[1])).astype(dtype)
+    theta = rng.integers(-2, 3, (40, events.shape[1])).astype(dtype)
     solver = Chain(states)
     y = solver(theta)
     assert y.dtype == dtype
-    np.testing.assert_array_equal(y, vertices[np.argmax(theta @ vertices.T, axis=1)])
+    np.testing.assert_array_equal(y, events[np.argmax(theta @ events.T, axis=1)])
     assert solver.feasible(y).all()
 
 
@@ -46,16 +43,7 @@ def test_against_shortest_paths(states, dtype):
     y = Chain(states)(theta)
     assert Chain(states).feasible(y).all()
     for row in range(2):
-        graph = nx.DiGraph()
-        for i in range(states):
-            graph.add_edge("start", (0, i), weight=-float(unary[row, 0, i]))
-            graph.add_edge((length - 1, i), "end", weight=0)
-        for t, i, j in itertools.product(
-            range(length - 1), range(states), range(states)
-        ):
-            score = float(pairwise[row, t, i, j]) + float(unary[row, t + 1, j])
-            graph.add_edge((t, i), (t + 1, j), weight=-score)
-        best = -nx.bellman_ford_path_length(graph, "start", "end")
+        best = optima.chain(unary[row], pairwise[row])
         assert y[row] @ theta[row] == pytest.approx(best, rel=1e-5, abs=1e-5)
 
 
@@ -102,12 +90,12 @@ def test_one_transition_matrix_for_all_positions():
     ("length", "states"), [(1, 1), (1, 3), (3, 1), (2, 2), (2, 3), (4, 2), (3, 3)]
 )
 def test_projection_is_on_the_span_of_differences(length, states):
-    vertices = sequences(length, states)
-    directions = vertices - vertices[0]
+    events = sequences(length, states)
+    directions = events - events[0]
     projector = np.linalg.pinv(directions) @ directions
     rank = np.linalg.matrix_rank(directions)
     assert rank == length * (states - 1) + (length - 1) * (states - 1) ** 2
-    x = np.random.default_rng(0).normal(size=(2, 5, vertices.shape[1]))
+    x = np.random.default_rng(0).normal(size=(2, 5, events.shape[1]))
     np.testing.assert_allclose(Chain(states).project(x), x @ projector, atol=1e-12)
 
 

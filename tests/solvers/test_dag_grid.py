@@ -2,32 +2,15 @@
 
 import itertools
 
-import networkx as nx
 import numpy as np
 import pytest
 
 from softsolve.solvers.dag_grid import DagGrid
+from support import optima
+from support.vertices import monotone_paths
 
 DTYPES = [np.float32, np.float64]
 SHAPES = [(1, 1), (1, 5), (6, 1), (2, 2), (3, 4), (5, 3)]
-
-
-def all_paths(height, width, diagonal):
-    """Return all monotone paths as indicators (paths, height, width)."""
-    found = []
-
-    def walk(cells):
-        i, j = cells[-1]
-        if (i, j) == (height - 1, width - 1):
-            marked = np.zeros((height, width))
-            marked[tuple(zip(*cells, strict=True))] = 1
-            found.append(marked)
-        for step in ((0, 1), (1, 0), (1, 1))[: 2 + diagonal]:
-            if i + step[0] < height and j + step[1] < width:
-                walk([*cells, (i + step[0], j + step[1])])
-
-    walk([(0, 0)])
-    return np.array(found)
 
 
 def solve_block(solver, theta):
@@ -48,7 +31,7 @@ def solve_block(solver, theta):
 def test_enumeration(shape, diagonal, dtype):
     rng = np.random.default_rng(0)
     solver = DagGrid(diagonal=diagonal)
-    paths = all_paths(*shape, diagonal)
+    paths = monotone_paths(*shape, diagonal)
     for theta in (
         rng.normal(size=(40, *shape)).astype(dtype),
         rng.integers(-2, 3, size=(40, *shape)).astype(dtype),
@@ -66,18 +49,9 @@ def test_enumeration(shape, diagonal, dtype):
 def test_networkx_on_larger_grids(diagonal):
     rng = np.random.default_rng(1)
     height, width = 15, 20
-    graph = nx.DiGraph()
-    steps = ((0, 1), (1, 0), (1, 1))[: 2 + diagonal]
     theta = rng.normal(size=(5, height, width))
     for row in theta:
-        for i, j in itertools.product(range(height), range(width)):
-            for step in steps:
-                k, l = i + step[0], j + step[1]
-                if k < height and l < width:
-                    graph.add_edge((i, j), (k, l), weight=-row[k, l])
-        wanted = row[0, 0] - nx.bellman_ford_path_length(
-            graph, (0, 0), (height - 1, width - 1)
-        )
+        wanted = optima.monotone_path(row, diagonal)
         y = DagGrid(diagonal=diagonal)(row[None])[0]
         assert DagGrid(diagonal=diagonal).feasible(y[None])[0]
         np.testing.assert_allclose((row * y).sum(), wanted, rtol=1e-12)
@@ -110,7 +84,7 @@ def test_ties_go_to_the_predecessor_of_lowest_index():
 @pytest.mark.parametrize("diagonal", [False, True])
 @pytest.mark.parametrize("shape", [*SHAPES, (4, 4)])
 def test_projector_against_enumerated_paths(shape, diagonal):
-    paths = all_paths(*shape, diagonal)
+    paths = monotone_paths(*shape, diagonal)
     size = shape[0] * shape[1]
     differences = (paths - paths[0]).reshape(-1, size)
     wanted = np.linalg.pinv(differences) @ differences

@@ -3,11 +3,10 @@
 import networkx as nx
 import numpy as np
 import pytest
-from ortools.graph.python import min_cost_flow
-from scipy.optimize import linprog
 
 from softsolve.errors import SolverError
 from softsolve.solvers.flow import Flow
+from support import optima
 
 DTYPES = [np.float32, np.float64]
 GRAPHS = [(2, 1), (2, 4), (3, 5), (5, 12), (8, 30), (15, 60), (30, 150)]
@@ -22,26 +21,9 @@ def random_flow(rng, vertices, count, largest=4, *, acyclic=False):
     return Flow(vertices, edges, 0, vertices - 1, capacities)
 
 
-def balances(solver):
-    columns = np.arange(len(solver.edges))
-    matrix = np.zeros((solver.num_vertices, len(columns)))
-    np.add.at(matrix, (solver.edges[:, 0], columns), 1)
-    np.add.at(matrix, (solver.edges[:, 1], columns), -1)
-    return matrix
-
-
-def linear_program_total(solver, scores, capacities):
-    matrix = balances(solver)
-    inner = np.delete(matrix, [solver.source, solver.target], axis=0)
-    result = linprog(
-        -scores,
-        A_eq=inner if len(inner) else None,
-        b_eq=np.zeros(len(inner)) if len(inner) else None,
-        A_ub=-matrix[[solver.source]],
-        b_ub=[0],
-        bounds=np.column_stack([np.zeros(len(scores)), capacities]),
-    )
-    return -result.fun
+def best_total(solver, scores, capacities):
+    ends = (solver.source, solver.target)
+    return optima.flow(solver.num_vertices, solver.edges, scores, capacities, *ends)
 
 
 def total(theta, y):
@@ -61,7 +43,7 @@ def test_random_graphs_against_linear_programming(size, dtype):
         y = solver(theta)
         assert y.dtype == dtype
         assert solver.feasible(y).all()
-        expected = [linear_program_total(solver, t, solver.capacities) for t in theta]
+        expected = [best_total(solver, t, solver.capacities) for t in theta]
         np.testing.assert_allclose(total(theta, y), expected, rtol=1e-6, atol=1e-6)
 
 
@@ -75,7 +57,7 @@ def test_capacities_of_each_row(dtype):
     y = solver(theta, capacities)
     assert solver.feasible(y, capacities).all()
     for row, (scores, limits) in enumerate(zip(theta, capacities, strict=True)):
-        expected = linear_program_total(solver, scores, limits)
+        expected = best_total(solver, scores, limits)
         np.testing.assert_allclose(total(theta, y)[row], expected, atol=1e-6)
         shared = Flow(8, edges, 2, 5, limits)
         np.testing.assert_array_equal(shared(theta[row : row + 1])[0], y[row])
@@ -86,15 +68,8 @@ def test_whole_scores_against_minimum_cost_flow():
     for _ in range(20):
         solver = random_flow(rng, 12, 50, largest=9)
         theta = rng.integers(-9, 8, (1, 50))
-        flow = min_cost_flow.SimpleMinCostFlow()
-        for (tail, head), limit, score in zip(
-            solver.edges.tolist(), solver.capacities, theta[0].tolist(), strict=True
-        ):
-            flow.add_arc_with_capacity_and_unit_cost(tail, head, int(limit), -score)
-        flow.add_arc_with_capacity_and_unit_cost(11, 0, 10_000, 0)
-        assert flow.solve() == flow.OPTIMAL
-        y = solver(theta.astype(np.float64))
-        assert total(theta, y)[0] == -flow.optimal_cost()
+        best = optima.whole_flow(12, solver.edges, theta[0], solver.capacities, 0, 11)
+        assert total(theta, solver(theta.astype(np.float64)))[0] == best
 
 
 def test_paths_against_networkx():

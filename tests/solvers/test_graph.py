@@ -1,11 +1,12 @@
 """Graph paths against NetworkX and enumeration; one kernel against the other."""
 
-import networkx as nx
 import numpy as np
 import pytest
 
 from softsolve.errors import SolverError
 from softsolve.solvers.graph import GraphPath, grid_graph
+from support import optima
+from support.vertices import graph_paths
 
 DTYPES = [np.float32, np.float64]
 
@@ -14,34 +15,6 @@ def random_edges(rng, num_vertices, num_edges, *, acyclic=False):
     """Return random edges, with loops and parallel edges among them."""
     edges = rng.integers(num_vertices, size=(num_edges, 2))
     return np.sort(edges, axis=1) if acyclic else edges
-
-
-def reference_value(num_vertices, edges, theta, source, target, *, directed=True):
-    """Return the value of a best path by NetworkX, or None if there is none."""
-    graph = nx.MultiDiGraph() if directed else nx.MultiGraph()
-    graph.add_nodes_from(range(num_vertices))
-    for (tail, head), score in zip(edges.tolist(), theta.tolist(), strict=True):
-        if tail != head:
-            graph.add_edge(tail, head, weight=-score)
-    find = nx.bellman_ford_path_length if directed else nx.dijkstra_path_length
-    try:
-        return -find(graph, source, target)
-    except nx.NetworkXNoPath:
-        return None
-
-
-def simple_paths(num_vertices, edges, source, target, *, directed=True):
-    """Return all simple paths as indicators of their edges."""
-    graph = nx.MultiDiGraph() if directed else nx.MultiGraph()
-    graph.add_nodes_from(range(num_vertices))
-    for key, (tail, head) in enumerate(edges.tolist()):
-        graph.add_edge(tail, head, key=key)
-    found = []
-    for path in nx.all_simple_edge_paths(graph, source, target):
-        y = np.zeros(len(edges))
-        y[[key for _, _, key in path]] = 1
-        found.append(y)
-    return np.array(found)
 
 
 def assert_best(solver, theta, y, values, *context):
@@ -77,7 +50,7 @@ def test_random_graphs_with_endpoints_per_row(directed, acyclic, kind, dtype):
             theta = -np.abs(theta)
         theta = np.asarray(theta, dtype=dtype)
         ends = rng.integers(num_vertices, size=(1, 2))
-        value = reference_value(
+        value = optima.graph_path(
             num_vertices, edges, theta[0].astype(float), *ends[0], directed=directed
         )
         if value is None:
@@ -96,7 +69,7 @@ def test_enumeration_of_unique_optima(directed):
     for _ in range(20):
         edges = random_edges(rng, 6, 14)
         edges[13] = 0, 5
-        paths = simple_paths(6, edges, 0, 5, directed=directed)
+        paths = graph_paths(6, edges, 0, 5, directed=directed)
         theta = -rng.uniform(size=(10, 14))
         solver = GraphPath(6, edges, source=0, target=5, directed=directed)
         np.testing.assert_array_equal(solver(theta), paths[(theta @ paths.T).argmax(1)])
@@ -110,7 +83,7 @@ def test_larger_graphs():
         solver = GraphPath(300, edges, directed=directed)
         ends = rng.integers(300, size=(4, 2))
         values = [
-            reference_value(300, edges, row, *pair, directed=directed)
+            optima.graph_path(300, edges, row, *pair, directed=directed)
             for row, pair in zip(theta, ends, strict=True)
         ]
         assert None not in values
@@ -161,7 +134,8 @@ def test_grid_graph_in_the_order_of_pyepo():
     theta = rng.normal(size=(32, 264)).astype(np.float32)
     y = solver(theta)
     values = [
-        reference_value(num_vertices, edges, row.astype(float), 0, 143) for row in theta
+        optima.graph_path(num_vertices, edges, row.astype(float), 0, 143)
+        for row in theta
     ]
     assert_best(solver, theta, y, values)
     block, status = solve_block(solver, theta)
@@ -209,7 +183,7 @@ def test_projector_of_acyclic_graphs_against_enumerated_paths(seed):
     rng = np.random.default_rng(seed)
     edges = random_edges(rng, 6, 14, acyclic=True)
     edges[13] = 0, 5
-    paths = simple_paths(6, edges, 0, 5)
+    paths = graph_paths(6, edges, 0, 5)
     differences = paths - paths[0]
     wanted = np.linalg.pinv(differences) @ differences
     solver = GraphPath(6, edges, source=0, target=5)
@@ -224,7 +198,7 @@ def test_projector_keeps_differences_of_paths(directed, fixed):
     edges = random_edges(rng, 6, 16)
     ends = {"source": 0, "target": 5} if fixed else {}
     solver = GraphPath(6, edges, directed=directed, **ends)
-    paths = simple_paths(6, edges, 0, 5, directed=directed)
+    paths = graph_paths(6, edges, 0, 5, directed=directed)
     assert len(paths) > 1
     differences = paths - paths[0]
     np.testing.assert_allclose(solver.project(differences), differences, atol=1e-9)
@@ -237,7 +211,7 @@ def test_feasible_rejects_what_is_no_path():
     edges = [[0, 1], [1, 2], [2, 3], [3, 1], [0, 3]]
     for directed in (True, False):
         solver = GraphPath(4, edges, source=0, target=3, directed=directed)
-        accepted = simple_paths(4, np.array(edges), 0, 3, directed=directed)
+        accepted = graph_paths(4, np.array(edges), 0, 3, directed=directed)
         every = np.stack(np.meshgrid(*[[0, 1]] * 5), axis=-1).reshape(-1, 5)
         got = {tuple(y) for y in every[solver.feasible(every)].tolist()}
         assert got == {tuple(y) for y in accepted.astype(int).tolist()}

@@ -8,12 +8,14 @@ import threading
 
 import numpy as np
 import pytest
-from scipy.optimize import LinearConstraint, linear_sum_assignment, linprog, milp
-from scipy.sparse import coo_array, csr_array, eye_array, kron, vstack
+from scipy.optimize import linear_sum_assignment, linprog
+from scipy.sparse import coo_array, csr_array
 
 from softsolve import parallel
 from softsolve.errors import SolverError
 from softsolve.solvers.program import LinearProgram, MixedIntegerProgram
+from support import optima
+from support.vertices import zeros_and_ones
 
 DTYPES = [np.float32, np.float64]
 
@@ -23,9 +25,7 @@ def total(theta, y):
 
 
 def assignment_program(size, kind=LinearProgram):
-    rows = kron(eye_array(size), csr_array(np.ones((1, size))))
-    columns = kron(csr_array(np.ones((1, size))), eye_array(size))
-    matrix = vstack([rows, columns])
+    matrix = optima.marginal_matrix(size, size)
     return kind(matrix, row_lower=1.0, row_upper=1.0, upper=1.0)
 
 
@@ -37,18 +37,6 @@ def random_constraints(rng, rows, columns):
     low = np.select([kind == 0, kind == 1], [-np.inf, inside], inside - 0.5)
     high = np.select([kind == 2, kind == 1], [np.inf, inside], inside + 0.5)
     return matrix, low, high
-
-
-def scipy_total(theta, matrix, low, high, lower, upper, integrality):
-    result = milp(
-        -theta,
-        constraints=LinearConstraint(matrix, low, high),
-        bounds=(lower, upper),
-        integrality=integrality,
-        options={"mip_rel_gap": 0.0},
-    )
-    assert result.status == 0
-    return -result.fun
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -134,7 +122,7 @@ def test_random_mixed_programs_against_milp(size, dtype):
         assert solver.feasible(y).all()
         np.testing.assert_array_equal(y[:, whole], np.round(y[:, whole]))
         expected = [
-            scipy_total(row, matrix, -np.inf, bound, 0, 2, whole)
+            optima.mixed_program(row, matrix, -np.inf, bound, 0, 2, whole)
             for row in theta.astype(np.float64)
         ]
         np.testing.assert_allclose(total(theta, y), expected, atol=1e-5)
@@ -143,7 +131,7 @@ def test_random_mixed_programs_against_milp(size, dtype):
 def test_whole_programs_against_brute_force_down_to_close_scores():
     """Scores that differ by a millionth of the largest are told apart."""
     rng = np.random.default_rng(4)
-    points = np.array(list(itertools.product((0.0, 1.0), repeat=9)))
+    points = zeros_and_ones(9)
     for _ in range(12):
         matrix = rng.integers(1, 9, (2, 9)).astype(np.float64)
         bound = matrix.sum(axis=1) // 2

@@ -2,27 +2,14 @@
 
 import numpy as np
 import pytest
-from ortools.graph.python import min_cost_flow
-from scipy.optimize import linear_sum_assignment, linprog
-from scipy.sparse import csr_array, eye_array, kron, vstack
+from scipy.optimize import linear_sum_assignment
 
 from softsolve.errors import SolverError
 from softsolve.solvers.transport import OptimalTransport
+from support import optima
 
 DTYPES = [np.float32, np.float64]
 SHAPES = [(1, 1), (1, 6), (7, 1), (2, 2), (4, 5), (9, 6), (16, 17), (25, 20)]
-
-
-def marginal_matrix(n, m):
-    rows = kron(eye_array(n), csr_array(np.ones((1, m))))
-    columns = kron(csr_array(np.ones((1, n))), eye_array(m))
-    return vstack([rows, columns]).tocsr()
-
-
-def linear_program_total(scores, a, b):
-    matrix = marginal_matrix(*scores.shape)
-    result = linprog(-scores.ravel(), A_eq=matrix, b_eq=np.concatenate([a, b]))
-    return -result.fun
 
 
 def total(theta, y):
@@ -31,7 +18,7 @@ def total(theta, y):
 
 def has_no_cycle(plan):
     """The columns of the marginals' matrix that a vertex uses are independent."""
-    used = marginal_matrix(*plan.shape).toarray()[:, plan.ravel() > 0]
+    used = optima.marginal_matrix(*plan.shape).toarray()[:, plan.ravel() > 0]
     return np.linalg.matrix_rank(used) == used.shape[1]
 
 
@@ -57,7 +44,7 @@ def test_random_instances_against_linear_programming(shape, dtype):
     assert y.dtype == dtype
     assert solver.feasible(y, a, b).all()
     assert all(has_no_cycle(plan) for plan in y)
-    expected = [linear_program_total(*row) for row in zip(theta, a, b, strict=True)]
+    expected = [optima.transport(*row) for row in zip(theta, a, b, strict=True)]
     np.testing.assert_allclose(total(theta, y), expected, rtol=1e-5, atol=1e-5)
     if dtype == np.float64:
         np.testing.assert_allclose(total(theta, y), expected, rtol=1e-9, atol=1e-9)
@@ -71,18 +58,8 @@ def test_whole_numbers_against_minimum_cost_flow(shape):
         cost = rng.integers(-20, 20, (1, n, m))
         a = rng.multinomial(60, np.ones(n) / n)
         b = rng.multinomial(60, np.ones(m) / m)
-        flow = min_cost_flow.SimpleMinCostFlow()
-        for i in range(n):
-            flow.set_node_supply(i, int(a[i]))
-            for j in range(m):
-                flow.add_arc_with_capacity_and_unit_cost(
-                    i, n + j, 60, int(cost[0, i, j])
-                )
-        for j in range(m):
-            flow.set_node_supply(n + j, -int(b[j]))
-        assert flow.solve() == flow.OPTIMAL
         y = OptimalTransport(a, b)(-cost.astype(np.float64))
-        assert total(cost, y)[0] == flow.optimal_cost()
+        assert total(-cost, y)[0] == optima.whole_transport(-cost[0], a, b)
         np.testing.assert_array_equal(y, np.round(y))
         np.testing.assert_array_equal(y.sum(axis=2)[0], a)
         np.testing.assert_array_equal(y.sum(axis=1)[0], b)

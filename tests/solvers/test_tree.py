@@ -2,44 +2,21 @@
 
 import itertools
 
-import networkx as nx
 import numpy as np
 import pytest
 
 from softsolve.solvers._sort import descending
 from softsolve.solvers.tree import SpanningForest, SpanningTree
 from softsolve.solvers.tree_kernels import kruskal, prim
+from support import optima
+from support.vertices import complete_graph, components, forests
 
 DTYPES = [np.float32, np.float64]
-
-
-def components(num_vertices, edges):
-    graph = nx.MultiGraph()
-    graph.add_nodes_from(range(num_vertices))
-    graph.add_edges_from(np.asarray(edges).tolist())
-    return nx.number_connected_components(graph)
-
-
-def all_forests(num_vertices, edges, num_components):
-    """Return all forests with so many components as indicators (forests, E)."""
-    found = []
-    for taken in itertools.combinations(
-        range(len(edges)), num_vertices - num_components
-    ):
-        if components(num_vertices, edges[list(taken)]) == num_components:
-            y = np.zeros(len(edges))
-            y[list(taken)] = 1
-            found.append(y)
-    return np.array(found)
 
 
 def random_edges(rng, num_vertices, num_edges):
     """Return random edges, with loops and parallel edges among them."""
     return rng.integers(num_vertices, size=(num_edges, 2))
-
-
-def complete(num_vertices):
-    return np.array(list(itertools.combinations(range(num_vertices), 2))).reshape(-1, 2)
 
 
 def assert_best(solver, theta, y, values):
@@ -59,11 +36,11 @@ def test_forests_against_enumeration(dtype):
         edges = random_edges(rng, num_vertices, int(rng.integers(0, 10)))
         for k in range(components(num_vertices, edges), num_vertices + 1):
             solver = SpanningForest(num_vertices, edges, num_components=k)
-            forests = all_forests(num_vertices, edges, k)
+            every = forests(num_vertices, edges, k)
             shape = (3, len(edges))
             for theta in (rng.normal(size=shape), rng.integers(-2, 3, size=shape)):
                 theta_in = theta.astype(dtype)
-                values = (theta_in.astype(float) @ forests.T).max(axis=1)
+                values = (theta_in.astype(float) @ every.T).max(axis=1)
                 assert_best(solver, theta_in, solver(theta_in), values)
 
 
@@ -75,11 +52,7 @@ def test_trees_against_networkx(num_edges, dtype):
         edges = random_edges(rng, 30, num_edges)
         edges[:29] = np.stack([np.arange(29), np.arange(1, 30)], axis=1)
         theta = rng.normal(size=(1, num_edges)).astype(dtype)
-        graph = nx.MultiGraph()
-        for (one, other), score in zip(edges.tolist(), theta[0].tolist(), strict=True):
-            graph.add_edge(one, other, weight=score)
-        best = nx.maximum_spanning_tree(graph)
-        value = sum(score for *_, score in best.edges(data="weight"))
+        value = optima.spanning_tree(edges, theta[0])
         solver = SpanningTree(30, edges)
         assert_best(solver, theta, solver(theta), [value])
 
@@ -88,7 +61,7 @@ def test_dense_and_sparse_kernels_agree_also_on_ties():
     rng = np.random.default_rng(2)
     for num_vertices in (2, 3, 8, 25):
         for k in {1, min(3, num_vertices), num_vertices}:
-            edges = complete(num_vertices)
+            edges = complete_graph(num_vertices)
             dense = SpanningForest(num_vertices, edges, num_components=k)
             assert dense.kernel is prim
             # A parallel edge makes it use the other kernel.
@@ -104,15 +77,15 @@ def test_dense_and_sparse_kernels_agree_also_on_ties():
 
 
 def test_dense_kernel_on_a_graph_that_falls_apart():
-    edges = np.concatenate([complete(4), 4 + complete(3)])
+    edges = np.concatenate([complete_graph(4), 4 + complete_graph(3)])
     rng = np.random.default_rng(3)
     for k in (2, 3, 6):
         solver = SpanningForest(7, edges, num_components=k)
         assert solver.kernel is prim
-        forests = all_forests(7, edges, k)
+        every = forests(7, edges, k)
         theta = rng.normal(size=(20, 9))
         np.testing.assert_array_equal(
-            solver(theta), forests[(theta @ forests.T).argmax(axis=1)]
+            solver(theta), every[(theta @ every.T).argmax(axis=1)]
         )
 
 
@@ -134,7 +107,7 @@ def test_sort_is_numpys_stable_one(dtype):
 
 def test_clusters_of_single_linkage():
     points = np.array([0.0, 0.1, 0.25, 5.0, 5.2, 9.0])
-    edges = complete(6)
+    edges = complete_graph(6)
     theta = -np.abs(points[edges[:, 0]] - points[edges[:, 1]])[None]
     y = SpanningForest(6, edges, num_components=3)(theta)[0]
     assert edges[y == 1].tolist() == [[0, 1], [1, 2], [3, 4]]
@@ -145,7 +118,7 @@ def test_ties_go_to_the_first_edges():
     np.testing.assert_array_equal(
         SpanningTree(3, edges)(np.zeros((1, 4))), [[1, 1, 0, 0]]
     )
-    dense = SpanningTree(4, complete(4))
+    dense = SpanningTree(4, complete_graph(4))
     np.testing.assert_array_equal(dense(np.ones((1, 6))), [[1, 1, 1, 0, 0, 0]])
 
 
@@ -170,8 +143,8 @@ def test_projector_against_enumerated_forests(seed):
         )
     num_vertices = int(edges.max()) + 1
     for k in range(components(num_vertices, edges), num_vertices + 1):
-        forests = all_forests(num_vertices, edges, k)
-        differences = forests - forests[0]
+        every = forests(num_vertices, edges, k)
+        differences = every - every[0]
         wanted = np.linalg.pinv(differences) @ differences
         solver = SpanningForest(num_vertices, edges, num_components=k)
         np.testing.assert_allclose(solver.project(np.eye(8)), wanted, atol=1e-9)
@@ -184,12 +157,12 @@ def test_feasible_accepts_just_the_forests():
     for k in (1, 2, 4):
         solver = SpanningForest(4, edges, num_components=k)
         got = every[solver.feasible(every)].tolist()
-        assert sorted(got) == sorted(all_forests(4, edges, k).tolist())
+        assert sorted(got) == sorted(forests(4, edges, k).tolist())
     assert not SpanningTree(2, [[0, 1]]).feasible(np.array([[0.5]])).any()
 
 
 def test_the_comparison_can_fail():
-    solver = SpanningTree(3, complete(3))
+    solver = SpanningTree(3, complete_graph(3))
     with pytest.raises(AssertionError):
         assert_best(solver, np.array([[1.0, 2, 3]]), np.array([[1.0, 1, 0]]), [5.0])
 
