@@ -309,12 +309,7 @@ def _flatten_one(batch_shape: Shape, array: Array, position: int) -> Array:
     xp = array_namespace(array)
     ndim = len(batch_shape)
     leading = tuple(array.shape[:ndim])
-    # Comparisons one by one: sizes may be symbols while torch compiles.
-    fits = len(leading) == ndim and all(
-        got == 1 or got == wanted  # noqa: PLR1714
-        for got, wanted in zip(leading, batch_shape, strict=True)
-    )
-    if not fits:
+    if len(leading) != ndim or not _broadcasts(leading, batch_shape):
         msg = (
             f"context argument {position + 1} must have one entry for each instance: "
             f"its first axes must be the batch shape {batch_shape} (or 1 to share); "
@@ -324,6 +319,18 @@ def _flatten_one(batch_shape: Shape, array: Array, position: int) -> Array:
     rest = tuple(array.shape[ndim:])
     full = xp.broadcast_to(array, (*batch_shape, *rest))
     return xp.reshape(full, (math.prod(batch_shape), *rest))
+
+
+def _broadcasts(shape: Shape, wanted: Shape) -> bool:
+    """Tell whether an array of a shape can be given the wanted one."""
+    if len(shape) > len(wanted):
+        return False
+    last = wanted[len(wanted) - len(shape) :]
+    # Comparisons one by one: sizes may be symbols while torch compiles.
+    return all(
+        got == 1 or got == size  # noqa: PLR1714
+        for got, size in zip(shape, last, strict=True)
+    )
 
 
 def repeat_rows(array: Array, count: int) -> Array:
@@ -429,7 +436,9 @@ def raise_samples_not_kept(settings: Settings, size: int) -> NoReturn:
 
 def check_temperature(temperature: object) -> None:
     """Raise unless a concrete temperature is positive and finite everywhere."""
-    if type(temperature) is float and 0 < temperature < math.inf:
+    if isinstance(temperature, float | int):
+        if not 0 < temperature < math.inf:
+            raise_bad_temperature(0, float(temperature))
         return
     try:
         values = np.atleast_1d(np.asarray(temperature, dtype=float)).reshape(-1)
@@ -444,14 +453,13 @@ def check_temperature(temperature: object) -> None:
 def spread_temperature(temperature: Array, batch_shape: Shape) -> Array:
     """Give each row its temperature, (B,)."""
     xp = array_namespace(temperature)
-    try:
-        full = xp.broadcast_to(temperature, batch_shape)
-    except (ValueError, RuntimeError, TypeError):
+    if not _broadcasts(tuple(temperature.shape), batch_shape):
         msg = (
             "temperature must broadcast over the batch of theta, of shape "
             f"{batch_shape}; got shape {tuple(temperature.shape)}."
         )
-        raise ValueError(msg) from None
+        raise ValueError(msg)
+    full = xp.broadcast_to(temperature, batch_shape)
     return xp.reshape(full, (math.prod(batch_shape),))
 
 

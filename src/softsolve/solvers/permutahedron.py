@@ -1,7 +1,7 @@
 r"""Ranking: the permutahedron of a reference vector."""
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from array_api_compat import array_namespace
@@ -32,6 +32,7 @@ class Ranking(Solver):
 
     def __init__(self, reference: Sequence[float] | np.ndarray | None = None) -> None:
         self.reference: np.ndarray | None = None
+        self._listed = ""
         if reference is not None:
             values = np.asarray(reference, dtype=float)
             if values.ndim != 1 or not np.isfinite(values).all():
@@ -41,6 +42,9 @@ class Ranking(Solver):
                 )
                 raise ValueError(msg)
             self.reference = np.sort(values)
+            # Made here: torch.compile can read it, but not make it.
+            listed = self.reference.tolist()
+            self._listed = str(listed) if len(listed) <= 6 else f"{len(listed)} values"
 
     def check(self, event_shape: Shape, context: tuple[Array, ...]) -> None:
         """Raise if the reference vector has another length than the rows."""
@@ -80,8 +84,4 @@ class Ranking(Solver):
         return xp.all(xp.sort(y, axis=-1) == reference, axis=-1)
 
     def __repr__(self) -> str:
-        if self.reference is None:
-            return "Ranking()"
-        listed: Any = self.reference.tolist()
-        short = listed if len(listed) <= 6 else f"{len(listed)} values"
-        return f"Ranking({short})"
+        return f"Ranking({self._listed})"

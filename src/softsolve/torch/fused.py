@@ -14,7 +14,7 @@ from softsolve.compiled.fused import FusedPass
 from softsolve.fused_route import baseline_scale, fused_pass, pack_context
 from softsolve.layer import Settings
 from softsolve.torch.functions import Draws, Pair
-from softsolve.torch.host import check_point
+from softsolve.torch.host import check_point, check_target
 from softsolve.torch.sampling import Call, Constant, fold_rows
 
 Tensor = torch.Tensor
@@ -82,6 +82,7 @@ class SampleFusedMaxima(Constant):
     ) -> Outputs:
         """Draw, solve and average in one pass."""
         point = _point(theta, temperature)
+        check_target(target)
         settings, rows = call.settings, len(theta)
         work = compiled_pass(settings, call.event_shape, theta.dtype)
         keys = draw_keys(rows, call.generator)

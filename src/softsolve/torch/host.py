@@ -48,3 +48,10 @@ def check_point(theta: Tensor, temperature: Tensor) -> None:
     if not bool(good.all()):
         row = int((~good).to(torch.int8).argmax())
         layer.raise_bad_temperature(row, float(temperature[row]))
+
+
+def check_target(target: Tensor | None) -> None:
+    """Raise for targets that are not finite."""
+    row = None if target is None else first_bad_row(target)
+    if target is not None and row is not None:
+        layer.raise_not_finite(row, target[row].tolist(), "y")

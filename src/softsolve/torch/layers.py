@@ -20,7 +20,7 @@ from softsolve.torch.fused import (
     SampleFusedMaxima,
     solutions,
 )
-from softsolve.torch.operators import checked_point
+from softsolve.torch.operators import checked_point, checked_target
 from softsolve.torch.precision import full_precision
 from softsolve.torch.sampling import Call, SampleMaxima, SampleSolutions, sampled_maxima
 
@@ -442,6 +442,8 @@ class Perturbed(nn.Module):
         call = self._call(rows, generator, keep=True)
         call.difference = difference
         theta, temperature = checked_point(*rows.fixed)
+        if target is not None:
+            target = checked_target(target)
         z = call.noise(theta, self.settings.num_samples)
         values, gradients, moment = sampled_maxima(
             call, theta, temperature, target, rows.context, z

@@ -9,8 +9,13 @@ from collections.abc import Sequence
 
 import torch
 
-from softsolve.layer import Settings
-from softsolve.torch.host import check_point, solve_on_host
+from softsolve.layer import Settings, check_gaps
+from softsolve.torch.host import (
+    check_point,
+    check_target,
+    check_values,
+    solve_on_host,
+)
 
 Tensor = torch.Tensor
 
@@ -28,6 +33,44 @@ def checked_point(theta: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
 @checked_point.register_fake
 def _(theta: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
     return torch.empty_like(theta), torch.empty_like(temperature)
+
+
+@torch.library.custom_op("softsolve::checked_target", mutates_args=())
+def checked_target(target: Tensor) -> Tensor:
+    """Return a copy of the targets, or raise if they are not finite."""
+    check_target(target)
+    return target.clone()
+
+
+@checked_target.register_fake
+def _(target: Tensor) -> Tensor:
+    return torch.empty_like(target)
+
+
+@torch.library.custom_op("softsolve::checked_values", mutates_args=())
+def checked_values(handle: int, y: Tensor, rows: int) -> Tensor:
+    """Return a copy of a solver's solutions, or raise if they are not finite."""
+    check_values(_SETTINGS[handle], y, rows)
+    return y.clone()
+
+
+@checked_values.register_fake
+def _(handle: int, y: Tensor, rows: int) -> Tensor:
+    return torch.empty_like(y)
+
+
+@torch.library.custom_op("softsolve::checked_gaps", mutates_args=())
+def checked_gaps(
+    handle: int, gaps: Tensor, y: Tensor, target: Tensor, x: Tensor
+) -> Tensor:
+    """Return a copy of sampled losses, or raise if one is below zero."""
+    check_gaps(_SETTINGS[handle], gaps, y, target, x)
+    return gaps.clone()
+
+
+@checked_gaps.register_fake
+def _(handle: int, gaps: Tensor, y: Tensor, target: Tensor, x: Tensor) -> Tensor:
+    return torch.empty_like(gaps)
 
 
 @torch.library.custom_op("softsolve::solve_rows", mutates_args=())
@@ -66,7 +109,23 @@ def solve_compiled(
     settings: Settings, theta: Tensor, context: tuple[Tensor, ...]
 ) -> Tensor:
     """Call a solver of NumPy arrays from code that is being compiled."""
+    out_shape = settings.out_shape(tuple(theta.shape[1:]))
+    return solve_rows(_handle(settings), theta, list(context), list(out_shape))
+
+
+def check_compiled_values(settings: Settings, y: Tensor, rows: int) -> Tensor:
+    """Return solutions that compiled code checks before it goes on."""
+    return checked_values(_handle(settings), y, rows)
+
+
+def check_compiled_gaps(
+    settings: Settings, gaps: Tensor, y: Tensor, target: Tensor, x: Tensor
+) -> Tensor:
+    """Return sampled losses that compiled code checks before it goes on."""
+    return checked_gaps(_handle(settings), gaps, y, target, x)
+
+
+def _handle(settings: Settings) -> int:
     _remember(settings)
     # Its id is asked for here, so that the code is compiled anew for other settings.
-    out_shape = settings.out_shape(tuple(theta.shape[1:]))
-    return solve_rows(id(settings), theta, list(context), list(out_shape))
+    return id(settings)

@@ -20,10 +20,15 @@ from softsolve.retained import Retained
 from softsolve.torch.host import (
     arrays_on_host,
     check_point,
+    check_target,
     check_values,
     solve_on_host,
 )
-from softsolve.torch.operators import solve_compiled
+from softsolve.torch.operators import (
+    check_compiled_gaps,
+    check_compiled_values,
+    solve_compiled,
+)
 from softsolve.torch.precision import full_precision
 from softsolve.torch.random import draw
 from softsolve.torch.transforms import Function, transforms_active
@@ -112,7 +117,9 @@ class Call:
             )
             raise TypeError(msg)
         y = y.detach()
-        if must_look_at_solutions(self.settings) and not torch.compiler.is_compiling():
+        if must_look_at_solutions(self.settings):
+            if torch.compiler.is_compiling():
+                return check_compiled_values(self.settings, y, len(theta))
             check_values(self.settings, y, len(theta))
         return y
 
@@ -225,6 +232,7 @@ class SampleMaxima(Constant):
     ) -> tuple[Tensor, ...]:
         """Draw and solve, a chunk of samples at a time."""
         check_point(theta, temperature)
+        check_target(target)
         call.prime(theta, context)
         parts, kept = [], []
         with full_precision(theta):
@@ -268,7 +276,9 @@ def sampled_maxima(
     y = retained.replace(y, target)
     difference = y if target is None else y - target[:, None, :]
     values = call.values(difference, x)
-    if target is not None and not torch.compiler.is_compiling():
+    if target is not None and torch.compiler.is_compiling():
+        values = check_compiled_gaps(call.settings, values, y, target, x)
+    elif target is not None:
         layer.check_gaps(call.settings, values, y, target, x)
     values, difference = retained.weigh(values), retained.weigh(difference)
     gradients = estimators.maximum_gradients(
