@@ -137,7 +137,8 @@ def data(data: Path | None) -> None:
         click.echo(f"  published: {data_set.published}")
         click.echo(f"  without it: {data_set.without}")
         names = " or ".join(f"NAME{suffix}" for suffix in data_set.suffixes)
-        click.echo(f"  put into: DIR/{data_set.folder}/, files {names}")
+        folder = Path("DIR") / data_set.folder
+        click.echo(f"  put into: {folder}/, files {names}")
         if data is None:
             continue
         table = Table("file", "status", box=None)

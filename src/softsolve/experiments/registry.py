@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from softsolve.experiments.classification.experiment import Classification
 from softsolve.experiments.errors import SettingError
 from softsolve.experiments.experiment import Experiment
 from softsolve.experiments.ranking.experiment import Ranking
@@ -14,6 +15,7 @@ EXPERIMENTS: dict[str, Experiment[Any]] = {
         Ranking(),
         SyntheticRanking(),
         ShortestPath(),
+        Classification(),
     )
 }
 

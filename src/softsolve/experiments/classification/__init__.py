@@ -1,0 +1,1 @@
+"""Classifying images, against cross entropy (Section 5.1)."""
