@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-MODULES = ("", ".noise", ".solvers", ".testing", ".numpy", ".torch", ".jax")
+MODULES = ("", ".noise", ".solvers", ".testing", ".numpy", ".torch", ".jax", ".sklearn")
 
 
 def pages(root: Path) -> list[Path]:
