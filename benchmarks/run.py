@@ -297,7 +297,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, help="the page to write")
     options = parser.parse_args()
     torch.set_num_threads(THREADS)
-    names = options.only or every
+    names = [name for name in every if name in (options.only or every)]
     output = options.output
     if output is None and not (options.quick or options.only):
         output = RESULTS / "speed.md"

@@ -269,12 +269,13 @@ def assignment(size: int, target: float) -> Workload:
     )
 
 
+# First the one whose peer forks processes: JAX, once imported, must not be forked.
 WORKLOADS: dict[str, Callable[[], Workload]] = {
+    "dag": dag,
     "argmax": argmax,
     "ranking": ranking,
     "topk": top,
     "grid": grid,
-    "dag": dag,
     "assignment20": lambda: assignment(20, 5.0),
     "assignment100": lambda: assignment(100, 6.0),
 }

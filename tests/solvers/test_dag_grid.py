@@ -1,4 +1,4 @@
-"""Monotone grid paths, against enumeration and NetworkX."""
+"""Monotone grid paths, against enumeration and SciPy."""
 
 import itertools
 
@@ -46,7 +46,7 @@ def test_enumeration(shape, diagonal, dtype):
 
 
 @pytest.mark.parametrize("diagonal", [False, True])
-def test_networkx_on_larger_grids(diagonal):
+def test_larger_grids_against_scipy(diagonal):
     rng = np.random.default_rng(1)
     height, width = 15, 20
     theta = rng.normal(size=(5, height, width))

@@ -1,4 +1,4 @@
-"""Graph paths against NetworkX and enumeration; one kernel against the other."""
+"""Graph paths against SciPy and enumeration; one kernel against the other."""
 
 import numpy as np
 import pytest
