@@ -240,7 +240,7 @@ def test_copies_and_pickles_solve():
 @pytest.mark.parametrize("kind", [LinearProgram, MixedIntegerProgram])
 def test_infeasible(kind):
     solver = kind([[1.0, 1.0]], row_lower=3.0, upper=1.0)
-    with pytest.raises(SolverError, match=r"2 row\(s\), first row 0: no point"):
+    with pytest.raises(SolverError, match=r"2 of the 2 rows .*first row 0: no point"):
         solver(np.ones((2, 2)))
 
 
@@ -248,7 +248,7 @@ def test_infeasible(kind):
 def test_unbounded(kind):
     solver = kind([[1.0, -1.0]], row_upper=1.0)
     theta = np.array([[-1.0, -1.0], [1.0, 1.0]])
-    with pytest.raises(SolverError, match=r"1 row\(s\), first row 1: .*without bound"):
+    with pytest.raises(SolverError, match=r"1 of the 2 rows .*first row 1: .*without bound"):
         solver(theta)
     # A row that failed leaves nothing behind.
     np.testing.assert_array_equal(solver(theta[:1]), [[0, 0]])

@@ -1,5 +1,6 @@
 """The perturbed solver in JAX."""
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -286,6 +287,8 @@ class Perturbed:
         flat = theta.astype(work).reshape(count, size)
         if temperature is None:
             temperature = self.temperature
+        elif not isinstance(temperature, jax.Array):
+            layer.check_temperature(temperature)
         spread = layer.spread_temperature(jnp.asarray(temperature, work), batch_shape)
         arrays = tuple(jnp.asarray(array) for array in context)
         contexts = layer.flatten_context(batch_shape, arrays)
@@ -305,6 +308,10 @@ class Perturbed:
             keys = fused.draw_keys(key, len(rows.theta))
             return fused.smoothed_maximum(call, *rows.point, target, keys, rows.context)
         tau = settings.perturbation.coordinates(rows.theta)
+        if target is not None:
+            good = jnp.isfinite(target).all(axis=1)
+            report = functools.partial(layer.raise_not_finite, what="y")
+            target = target + require(good, report, target).astype(target.dtype)
         means, draws = call.maxima(*rows.fixed, target, rows.context, key)
         kept = None if draws is None else (*draws, None)
         return attach_maximum(call, means, tau, rows.temperature, kept)

@@ -186,7 +186,7 @@ class Call:
             starts_pay = point is not None and hasattr(settings.solver, "prime")
             start = (point,) if starts_pay else ()
             return _solve_on_host(settings, self.event_shape, start, theta, context)
-        y = jax.lax.stop_gradient(settings.solver(theta, *context))
+        y = jax.lax.stop_gradient(_solve_traced(settings, theta, context))
         if must_look_at_solutions(settings) and y.ndim and len(y) == len(theta):
             good = jnp.isfinite(y).reshape(len(theta), -1).all(axis=1)
             name = settings.name
@@ -204,6 +204,33 @@ class Call:
             gaps.min(axis=1),
         )
         return zero.astype(gaps.dtype)
+
+
+def _solve_traced(
+    settings: Settings, theta: Array, context: tuple[Array, ...]
+) -> Array:
+    """Call a solver of JAX's own arrays."""
+    advice = (
+        "Functions of NumPy arrays, and what JAX cannot trace, are made into solvers "
+        "by softsolve.solver, which calls them on the host."
+    )
+    try:
+        y = settings.solver(theta, *context)
+    except (
+        jax.errors.TracerArrayConversionError,
+        jax.errors.TracerIntegerConversionError,
+        jax.errors.ConcretizationTypeError,
+    ) as error:
+        msg = f"{settings.name} is not a function that JAX can trace. {advice}"
+        raise TypeError(msg) from error
+    if not isinstance(y, jax.Array) or jnp.issubdtype(y.dtype, jnp.complexfloating):
+        found = f"{y.dtype}" if isinstance(y, jax.Array) else f"{type(y)}"
+        msg = (
+            f"{settings.name} must return a jax.Array of booleans, integers or real "
+            f"numbers; got {found}. {advice}"
+        )
+        raise TypeError(msg)
+    return y
 
 
 def _solve_on_host(

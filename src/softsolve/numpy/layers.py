@@ -18,12 +18,18 @@ from softsolve.array_route import (
     solve_draws,
 )
 from softsolve.fused_products import FusedCall, FusedDraws, FusedProducts
-from softsolve.fused_route import DTYPES, takes_fused_route, usual_route
+from softsolve.fused_route import (
+    DTYPES,
+    pack_context,
+    takes_fused_route,
+    usual_route,
+)
 from softsolve.layer import DEFAULT_MEMORY_BUDGET, Settings
 from softsolve.noise import Noise
 from softsolve.numpy.random import draw, draw_keys
 from softsolve.products import ArrayProducts, Products
 from softsolve.retained import Retained
+from softsolve.solvers.base import as_numbers
 
 Rng = np.random.Generator | int | None
 
@@ -207,6 +213,7 @@ class Perturbed:
         :math:`\frac{1}{\varepsilon M}\sum_m \langle y_m - b_m, g\rangle s_m`.
         """
         rows = self._rows(theta, context, temperature)
+        self._check_early(rows, g)
         products, out_shape = self._products(rows, rng)
         vectors = self._vectors(rows, g, out_shape, "g")
         in_tau, in_temperature = products.pull(vectors)
@@ -267,6 +274,7 @@ class Perturbed:
             raise ValueError(msg)
         layer.check_second_derivatives(self.settings)
         rows = self._rows(theta, context, temperature)
+        self._check_early(rows, g)
         products, out_shape = self._products(rows, rng)
         vectors = self._vectors(rows, g, out_shape, "g")
         matrix = products.hessian(vectors)
@@ -375,7 +383,8 @@ class Perturbed:
     def _solve(
         self, theta: np.ndarray, *context: np.ndarray, **starts: list[Any]
     ) -> np.ndarray:
-        y = np.asarray(self.settings.solver(theta, *context, **starts))
+        solution = self.settings.solver(theta, *context, **starts)
+        y = as_numbers(solution, self.settings.name)
         if must_look_at_solutions(self.settings) and y.ndim and len(y) == len(theta):
             row = first_bad_row(y)
             if row is not None:
@@ -422,18 +431,24 @@ class Perturbed:
         self, rows: Rows, generator: np.random.Generator, *, keep: bool
     ) -> tuple[np.ndarray, Any, np.ndarray]:
         """Draw on the fused route: the mean, codes of the solutions if kept, keys."""
-        keys = draw_keys(len(rows.theta), generator)
+        keys = self._keys(rows, generator)
         call = FusedCall(self.settings, rows.event_shape)
         mean, codes = call.mean(
             rows.theta, rows.temperature, keys, rows.context, keep=keep
         )
         return mean, codes, keys
 
+    def _keys(self, rows: Rows, generator: np.random.Generator) -> np.ndarray:
+        """Draw the key of each row's noise, once the context is known to be good."""
+        if rows.context:
+            pack_context(self.settings, len(rows.theta), rows.event_shape, rows.context)
+        return draw_keys(len(rows.theta), generator)
+
     def _fused_maxima(
         self, rows: Rows, generator: np.random.Generator, target: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the maximum relative to a target, its gradient and moment."""
-        keys = draw_keys(len(rows.theta), generator)
+        keys = self._keys(rows, generator)
         call = FusedCall(self.settings, rows.event_shape)
         return call.maxima(rows.theta, rows.temperature, target, keys, rows.context)
 
@@ -466,6 +481,12 @@ class Perturbed:
         if self.settings.perturbation.name == "additive":
             return np.ones_like(rows.theta)
         return 1 / rows.theta
+
+    def _check_early(self, rows: Rows, g: Any) -> None:
+        """Check the shape of g before anything is drawn, where solutions' is known."""
+        if self.settings.linear:
+            full = (*rows.batch_shape, *rows.event_shape)
+            layer.check_vector(np.shape(g), full, "g")
 
     def _vectors(
         self, rows: Rows, vector: Any, shape: tuple[int, ...], name: str

@@ -20,6 +20,23 @@ Array = Any
 Shape = tuple[int, ...]
 
 
+def as_numbers(solution: object, name: str) -> np.ndarray:
+    """Return what a function returned as an array, or raise if it is not numbers."""
+    try:
+        y = np.asarray(solution)
+    except ValueError:  # a list of rows of several lengths
+        found = f"a {type(solution).__name__} that is no array"
+    else:
+        if y.dtype.kind in "biuf":
+            return y
+        found = f"a {type(solution).__name__} of {y.dtype}"
+    msg = (
+        f"{name} must return an array of booleans, integers or real numbers, one "
+        f"solution for each row; it returned {found}."
+    )
+    raise TypeError(msg)
+
+
 class Solver(abc.ABC):
     r"""A solver with what is known about it.
 
@@ -126,14 +143,20 @@ class KernelSolver(Solver):
             packed,
             states,
         )
-        self.raise_failures(status)
+        self.raise_failures(status, " (a layer gives one for each sample)")
         return y.reshape(theta.shape)
 
-    def raise_failures(self, status: np.ndarray) -> None:
-        """Raise a :class:`SolverError` that names the first row that failed."""
+    def raise_failures(self, status: np.ndarray, which: str = "") -> None:
+        """Raise a :class:`SolverError` that names the first row that failed.
+
+        ``which`` says, in brackets, what the rows are.
+        """
         failed = np.flatnonzero(status != OK)
         if failed.size:
             row = int(failed[0])
             reason = self.failures[int(status[row])]
-            msg = f"{self!r} failed on {failed.size} row(s), first row {row}: {reason}"
+            msg = (
+                f"{self!r} failed on {failed.size} of the {len(status)} rows it was "
+                f"given{which}, first row {row}: {reason}"
+            )
             raise SolverError(msg)

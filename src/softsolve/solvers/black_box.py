@@ -12,7 +12,7 @@ import numpy as np
 
 from softsolve.errors import SolverError
 from softsolve.parallel import run_ranges
-from softsolve.solvers.base import Array, Shape, Solver
+from softsolve.solvers.base import Array, Shape, Solver, as_numbers
 from softsolve.solvers.executors import (
     Failure,
     Instance,
@@ -102,7 +102,10 @@ class FunctionSolver(Solver):
             y = self.function(theta, *context)
         else:
             y = self._solve_pieces((theta, *context))
-        return self._without_bad_rows(np.asarray(y), theta) if self.drops else y
+        if not self.host:
+            return y
+        y = as_numbers(y, repr(self))
+        return self._without_bad_rows(y, theta) if self.drops else y
 
     def _solve_pieces(self, arrays: Instance) -> np.ndarray[Any, Any]:
         """Solve pieces of a batch at the same time, with a function of batches."""
@@ -190,7 +193,9 @@ class FunctionSolver(Solver):
         for row, outcome in enumerate(outcomes):
             if isinstance(outcome, Failure):
                 failures[row] = outcome.error
-            elif self.drops and not np.isfinite(outcome).all():
+                continue
+            as_numbers(outcome, repr(self))
+            if self.drops and not np.isfinite(outcome).all():
                 failures[row] = ValueError(_NOT_FINITE)
             else:
                 solved[row] = outcome

@@ -165,7 +165,8 @@ class _MatrixProgram(Solver):
         if failures:
             row = min(failures)
             msg = (
-                f"{self!r} failed on {len(failures)} row(s), first row {row}: "
+                f"{self!r} failed on {len(failures)} of the {rows} rows it was given "
+                f"(a layer gives one for each sample), first row {row}: "
                 f"{failures[row]}."
             )
             raise SolverError(msg)

@@ -1,5 +1,7 @@
 """Drawing noise and solving, outside of differentiation."""
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,11 +55,34 @@ class Call:
     # the draws that are wanted.
     least: int = 1
     starts: Starts = None
+    # The axes that vmap folded into the rows, outermost first: how long they are, and
+    # whether noise is the same along them.
+    mapped: tuple[tuple[int, bool], ...] = ()
 
     def noise(self, theta: Tensor, count: int) -> Tensor:
         """Draw noise for so many samples of each row, (B, count, d)."""
         rows, size = theta.shape
-        return draw(self.settings.noise, (rows, count, size), theta, self.generator)
+
+        def draw_rows(rows: int) -> Tensor:
+            shape = (rows, count, size)
+            return draw(self.settings.noise, shape, theta, self.generator)
+
+        return self.draw_rows(draw_rows, rows)
+
+    def draw_rows(self, draw: Callable[[int], Tensor], rows: int) -> Tensor:
+        """Draw something for each row, once where vmap wants it to be the same."""
+        if not any(same for _, same in self.mapped):
+            return draw(rows)
+        sizes = [size for size, _ in self.mapped]
+        drawn = [1 if same else size for size, same in self.mapped]
+        own = rows // math.prod(sizes)
+        few = draw(math.prod(drawn) * own)
+        rest = few.shape[1:]
+        return (
+            few.reshape(*drawn, own, *rest)
+            .expand(*sizes, own, *rest)
+            .flatten(end_dim=len(sizes))
+        )
 
     def prime(self, theta: Tensor, context: tuple[Tensor, ...]) -> None:
         """Solve the unperturbed scores for where to start, if the solver can."""
@@ -110,10 +135,12 @@ class Call:
                 return solve_compiled(self.settings, theta, context)
             return solve_on_host(self.settings, theta, context, starts)
         y = self.settings.solver(theta, *context)
-        if not isinstance(y, torch.Tensor):
+        if not isinstance(y, torch.Tensor) or y.is_complex():
+            found = y.dtype if isinstance(y, torch.Tensor) else type(y)
             msg = (
-                f"{self.settings.name} must return a torch.Tensor; got {type(y)}. "
-                "Functions of NumPy arrays are made into solvers by softsolve.solver."
+                f"{self.settings.name} must return a torch.Tensor of booleans, "
+                f"integers or real numbers; got {found}. Functions of NumPy arrays are "
+                "made into solvers by softsolve.solver."
             )
             raise TypeError(msg)
         y = y.detach()
@@ -140,16 +167,35 @@ def fold_rows(
             operand = operand.expand(size, *operand.shape)
         else:
             operand = operand.movedim(dim, 0)
-        return operand.reshape(-1, *operand.shape[2:])
+        return operand.flatten(end_dim=1)
 
     folded = [fold(*pair) for pair in zip(operands, in_dims, strict=True)]
     outputs = function.apply(*folded)
-
-    def unfold(output: Tensor) -> Tensor:
-        return output.reshape(size, -1, *output.shape[1:])
-
-    unfolded = tuple(unfold(output) for output in outputs)
+    unfolded = tuple(
+        output.reshape(size, len(output) // size, *output.shape[1:])
+        for output in outputs
+    )
     return unfolded, (0,) * len(unfolded)
+
+
+def fold_draws(
+    function: Any, info: Any, in_dims: tuple[Any, ...], operands: tuple[Any, ...]
+) -> tuple[Any, Any]:
+    """Do so for a function that draws noise, with the randomness vmap was asked for."""
+    if info.randomness == "error":
+        msg = (
+            "a perturbed solver draws noise, so torch.vmap must be told about it: pass "
+            'randomness="different" for other noise in each entry of the mapped axis, '
+            'or randomness="same" for one noise along it.'
+        )
+        raise RuntimeError(msg)
+    call: Call = operands[0]
+    outer = call.mapped
+    call.mapped = ((info.batch_size, info.randomness == "same"), *outer)
+    try:
+        return fold_rows(function, info, in_dims, operands)
+    finally:
+        call.mapped = outer
 
 
 class Constant(Function):
@@ -212,7 +258,7 @@ class SampleSolutions(Constant):
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *operands: Any) -> Any:
         """Fold the mapped axis into the rows."""
-        return fold_rows(SampleSolutions, info, in_dims, operands)
+        return fold_draws(SampleSolutions, info, in_dims, operands)
 
 
 class SampleMaxima(Constant):
@@ -257,7 +303,7 @@ class SampleMaxima(Constant):
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *operands: Any) -> Any:
         """Fold the mapped axis into the rows."""
-        return fold_rows(SampleMaxima, info, in_dims, operands)
+        return fold_draws(SampleMaxima, info, in_dims, operands)
 
 
 def sampled_maxima(
