@@ -248,7 +248,9 @@ def test_infeasible(kind):
 def test_unbounded(kind):
     solver = kind([[1.0, -1.0]], row_upper=1.0)
     theta = np.array([[-1.0, -1.0], [1.0, 1.0]])
-    with pytest.raises(SolverError, match=r"1 of the 2 rows .*first row 1: .*without bound"):
+    with pytest.raises(
+        SolverError, match=r"1 of the 2 rows .*first row 1: .*without bound"
+    ):
         solver(theta)
     # A row that failed leaves nothing behind.
     np.testing.assert_array_equal(solver(theta[:1]), [[0, 0]])
