@@ -47,8 +47,8 @@ class SampleFused(Constant):
         point = _point(theta, temperature)
         rows = len(theta)
         work = compiled_pass(call.settings, call.event_shape, theta.dtype)
+        packed = _packed(call, rows, context)  # checked before anything is drawn
         keys = draw_keys(rows, call.generator)
-        packed = _packed(call, rows, context)
         result = work.forward(*point, keys.numpy(), packed, keep=call.keep)
         call.out_shape = call.event_shape
         mean = torch.from_numpy(result.mean)
@@ -85,8 +85,8 @@ class SampleFusedMaxima(Constant):
         check_target(target)
         settings, rows = call.settings, len(theta)
         work = compiled_pass(settings, call.event_shape, theta.dtype)
+        packed = _packed(call, rows, context)  # checked before anything is drawn
         keys = draw_keys(rows, call.generator)
-        packed = _packed(call, rows, context)
         goal = np.zeros_like(point[0]) if target is None else _array(target)
         clip = settings.clips
         result = work.forward(
