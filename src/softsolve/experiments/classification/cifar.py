@@ -8,6 +8,7 @@ of ``data``, the images (n, 3072), and ``labels``.
 import dataclasses
 import io
 import pickle
+import pickletools
 import tarfile
 import zlib
 from collections.abc import Callable, Collection
@@ -64,18 +65,15 @@ def load(data: Path | None, split: str) -> Batch:
             f"{_choices()} in DIR; `softsolve data` says where they are published."
         )
         raise DataError(msg)
-    names = BATCHES[split]
     found = _find(data)
-    files = [f"{found.folder}/{name}{found.suffix}" for name in names]
+    files = [f"{found.folder}/{name}{found.suffix}" for name in BATCHES[split]]
     if (data / found.folder).is_dir():
-        raw = {file: catalogue.read(data / file) for file in files}
-        batches = [found.parse(raw[file], str(data / file)) for file in files]
+        contents = {str(data / file): catalogue.read(data / file) for file in files}
     else:
-        raw = _unpack(data / found.archive, files)
-        batches = [
-            found.parse(raw[file], f"{file} in {data / found.archive}")
-            for file in files
-        ]
+        archive = data / found.archive
+        raw = _unpack(archive, files)
+        contents = {f"{file} in {archive}": raw[file] for file in files}
+    batches = [found.parse(content, where) for where, content in contents.items()]
     pixels = np.concatenate([images for images, _ in batches])
     planes = pixels.reshape(-1, CHANNELS, SIDE, SIDE)
     labels = np.concatenate([labels for _, labels in batches])
@@ -129,12 +127,13 @@ def parse_binary(raw: bytes, where: str) -> Batch:
         )
         raise DataError(msg)
     records = np.frombuffer(raw, dtype=np.uint8).reshape(-1, RECORD_BYTES)
-    return records[:, 1:], _check_labels(records[:, 0], where)
+    return records[:, 1:], _check_labels(records[:, 0].tolist(), where)
 
 
 def parse_pickled(raw: bytes, where: str) -> Batch:
     """Return the images (n, 3072) and labels (n,) of a file of the Python format."""
     try:
+        _check_memo(raw)
         batch = _BatchUnpickler(io.BytesIO(raw), encoding="bytes").load()
     except BROKEN_PICKLE as error:
         msg = (
@@ -165,11 +164,11 @@ def parse_pickled(raw: bytes, where: str) -> Batch:
     return images, _check_labels(labels, where)
 
 
-def _check_labels(labels: Any, where: str) -> np.ndarray:
+def _check_labels(labels: list[Any], where: str) -> np.ndarray:
     wrong = [
         (row, label)
         for row, label in enumerate(labels)
-        if not isinstance(label, int | np.integer) or not 0 <= label < len(CLASSES)
+        if not (isinstance(label, int) and 0 <= label < len(CLASSES))
     ]
     if wrong:
         row, label = wrong[0]
@@ -179,6 +178,19 @@ def _check_labels(labels: Any, where: str) -> np.ndarray:
         )
         raise DataError(msg)
     return np.asarray(labels, dtype=np.int64)
+
+
+def _check_memo(raw: bytes) -> None:
+    """Raise where a pickle numbers its objects beyond what it can hold.
+
+    Unpickling makes room for as many: gigabytes, for a byte that was changed.
+    """
+    for opcode, number, _ in pickletools.genops(raw):
+        if not (opcode.name.endswith("PUT") and isinstance(number, int)):
+            continue
+        if number > len(raw):
+            msg = f"it has {len(raw)} bytes, and an object number {number}"
+            raise pickle.UnpicklingError(msg)
 
 
 class _BatchUnpickler(pickle.Unpickler):
