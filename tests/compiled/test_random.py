@@ -6,75 +6,42 @@ from scipy import stats
 
 from softsolve import parallel
 from softsolve.compiled.random import export_draws
+from support.battery import (
+    LAWS,
+    adjacent_keys,
+    correlation_scores,
+    keys_of,
+    kolmogorov_smirnov,
+    moment_scores,
+    tail_counts,
+    uniform,
+)
 
-LAWS = {
-    "normal": stats.norm,
-    "gumbel": stats.gumbel_r,
-    "logistic": stats.logistic,
-    "laplace": stats.laplace,
-}
 CASES = [(noise, dtype) for noise in LAWS for dtype in (np.float32, np.float64)]
 case = pytest.mark.parametrize(("noise", "dtype"), CASES)
 
 
-def keys_of(rows, seed=0):
-    rng = np.random.default_rng(seed)
-    return rng.integers(-(2**31), 2**31, (rows, 2)).astype(np.int32)
-
-
-def adjacent_keys(rows):
-    """Keys that differ in one step, in either half."""
-    steps = np.arange(rows, dtype=np.int32)
-    return np.stack([steps % 64, steps // 64], axis=1)
-
-
-def uniform(noise, draws):
-    return LAWS[noise].cdf(draws.astype(np.float64))
-
-
 @case
 def test_moments(noise, dtype):
-    z = export_draws(noise, keys_of(8), 1000, 250, dtype).astype(np.float64).ravel()
-    law = LAWS[noise]
+    z = export_draws(noise, keys_of(8), 1000, 250, dtype)
     assert np.isfinite(z).all()
-    mean, variance, skewness, excess = law.stats(moments="mvsk")
-    moments = (0, variance, skewness * variance**1.5, (excess + 3) * variance**2)
-    for power, exact in enumerate(moments, start=1):
-        terms = (z - mean) ** power
-        assert abs(terms.mean() - exact) < 5 * terms.std() / np.sqrt(z.size)
+    assert (abs(moment_scores(noise, z)) < 5).all()
 
 
 @case
 @pytest.mark.parametrize("keys", [keys_of, adjacent_keys])
 def test_kolmogorov_smirnov(noise, dtype, keys):
-    z = export_draws(noise, keys(50), 40, 200, dtype)
-    law = LAWS[noise]
-    assert stats.kstest(z.ravel(), law.cdf).pvalue > 1e-4
-    # Each coordinate, each sample and each row by itself: the least of many p-values.
-    slices = [z[:, :, j] for j in range(0, 200, 9)]
-    slices += [z[:, m] for m in range(0, 40, 3)] + [z[row] for row in range(0, 50, 4)]
-    least = min(stats.kstest(part.ravel(), law.cdf).pvalue for part in slices)
-    assert least > 1e-4 / len(slices)
+    values = kolmogorov_smirnov(noise, export_draws(noise, keys(50), 40, 200, dtype))
+    assert values[0] > 1e-4
+    assert values.min() > 1e-4 / len(values)
 
 
 @case
 @pytest.mark.parametrize("keys", [keys_of, adjacent_keys])
 def test_correlations(noise, dtype, keys):
-    size = 97
-    u = uniform(noise, export_draws(noise, keys(64), 64, size, dtype)) - 0.5
-    half = (size + 1) // 2
-    for power in (1, 2):
-        # u and u² - E u², so that dependence of sizes shows too.
-        x = u if power == 1 else u**2 - 1 / 12
-        variance = (1 / 12) ** 2 if power == 1 else (1 / 180) ** 2
-        for axis in range(3):
-            for lag in (1, 2, 3, 8, 16, 31, 32, half):
-                if lag >= x.shape[axis]:
-                    continue
-                a = np.moveaxis(x, axis, 0)
-                products = a[lag:] * a[:-lag]
-                error = np.sqrt(variance / products.size)
-                assert abs(products.mean()) < 5.5 * error, (axis, lag, power)
+    z = export_draws(noise, keys(64), 64, 97, dtype)
+    for place, score in correlation_scores(noise, z).items():
+        assert abs(score) < 5.5, place
 
 
 @case
@@ -108,15 +75,10 @@ def test_bits_are_even_and_independent(noise, dtype):
 
 @case
 def test_tails(noise, dtype):
-    z = export_draws(noise, keys_of(20), 1000, 500, dtype).ravel()
-    law = LAWS[noise]
-    for probability in (1e-2, 1e-3, 1e-4, 1e-5, 1e-6):
-        for count in (
-            (z > law.isf(probability)).sum(),
-            (z < law.ppf(probability)).sum(),
-        ):
-            low, high = stats.binom.interval(1 - 1e-5, z.size, probability)
-            assert low <= count <= high, (probability, count)
+    z = export_draws(noise, keys_of(20), 1000, 500, dtype)
+    for probability, counts in tail_counts(noise, z).items():
+        low, high = stats.binom.interval(1 - 1e-5, z.size, probability)
+        assert all(low <= count <= high for count in counts), probability
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -162,11 +124,15 @@ def test_every_size(size):
 
 
 def test_the_battery_can_fail():
-    """A generator that repeats its draws for a neighbouring row is caught."""
+    """Draws that depend a little on a neighbour, or are a little too wide, are seen."""
     z = export_draws("normal", keys_of(64), 64, 97, np.float32).astype(float)
-    z[1:] = 0.9 * z[1:] + 0.1 * z[:-1]
-    products = z[1:] * z[:-1]
-    assert abs(products.mean()) > 5.5 / np.sqrt(products.size)
+    z[1:] = np.sqrt(0.99) * z[1:] + 0.1 * z[:-1]
+    assert abs(correlation_scores("normal", z)[0, 1, 1]) > 5.5
+    wide = 1.01 * export_draws("normal", keys_of(50), 40, 200, np.float32)
+    assert abs(moment_scores("normal", wide)[1]) > 5
+    assert kolmogorov_smirnov("normal", 1.02 * wide)[0] < 1e-4
+    low, high = stats.binom.interval(1 - 1e-5, wide.size, 1e-4)
+    assert not low <= tail_counts("normal", 1.1 * wide)[1e-4][1] <= high
 
 
 def test_empty():
