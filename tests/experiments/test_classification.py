@@ -386,6 +386,24 @@ def test_all_losses_learn_the_digits(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("part", "heading", "pictures"),
+    [("losses=", "Against ε", 1), ("sweep_temperatures=", "At the end", 2)],
+)
+def test_a_part_can_be_run_alone(
+    tmp_path: Path, part: str, heading: str, pictures: int
+) -> None:
+    short = ["epochs=1", "sweep_epochs=1", "train_size=32", "sweep_train_size=32", part]
+    arguments = ["run", "classification", *(f"--set={text}" for text in short)]
+    ran = CliRunner().invoke(main, [*arguments, "--out", str(tmp_path)])
+    assert ran.exit_code == 0, ran.output
+    page = Path(CliRunner().invoke(main, ["report", str(tmp_path)]).stdout.strip())
+    text = page.read_text()
+    assert heading in text
+    assert text.count("<h2>") == 2  # and what is said of the run
+    assert text.count("<img") == pictures
+
+
+@pytest.mark.parametrize(
     ("changed", "message"),
     [
         (
@@ -393,6 +411,7 @@ def test_all_losses_learn_the_digits(tmp_path: Path) -> None:
             "data_set must be one of cifar-10, digits; got 'mnist'",
         ),
         ({"losses": ("hinge",)}, "losses must be among cross-entropy, fenchel-young"),
+        ({"losses": (), "sweep_temperatures": ()}, "losses must be given where sweep"),
         ({"precision": "int8"}, "precision must be one of float32, bfloat16"),
         ({"batch_size": 0}, "batch_size must be at least 1"),
         ({"sweep_epochs": 0}, "sweep_epochs must be at least 1"),

@@ -74,6 +74,8 @@ class ClassificationConfig:
         require(self.data_set in images.CLASSES, "data_set", known, self.data_set)
         unknown = [loss for loss in self.losses if loss not in LOSSES]
         require(not unknown, "losses", f"among {', '.join(LOSSES)}", self.losses)
+        something = bool(self.losses or self.sweep_temperatures)
+        require(something, "losses", "given where sweep_temperatures is empty", ())
         kinds = f"one of {', '.join(PRECISIONS)}"
         require(self.precision in PRECISIONS, "precision", kinds, self.precision)
         for key in ("sweep_samples", "batch_size", "width", "hidden"):

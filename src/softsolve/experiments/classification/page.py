@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from softsolve.experiments.classification.losses import CROSS_ENTROPY
 from softsolve.experiments.experiment import Values
@@ -48,7 +49,7 @@ def classification_page(
         "images, with softmax(θ/ε) for cross entropy. The paper prints a figure only; "
         "optimiser, learning rate and the values of ε are ours."
     )
-    figure = _figure(lines, results, sweep_samples)
+    figure = _figure(lines, results[SWEEP], sweep_samples)
     caption = "Accuracy in training, test accuracy, and the impact of ε."
     blocks: list[Block] = [Text(note), Picture("classification", caption, figure)]
     seconds = _seconds(finals)
@@ -94,30 +95,37 @@ def _seconds(finals: Sequence[Record]) -> dict[str, float]:
     }
 
 
-def _figure(lines: Sequence[Record], results: Values, samples: int) -> Figure:
-    figure = Figure(figsize=(13, 4), layout="constrained")
-    left, centre, right = figure.subplots(1, 3)
+def _figure(lines: Sequence[Record], sweep: Values, samples: int) -> Figure:
+    """Draw the paper's three panels, or those of them that the run has."""
     curves: dict[str, list[Record]] = {}
     for line in lines:
         if "round" in line and line["trial"]["part"] == CURVES:
             curves.setdefault(loss_title(line["trial"]), []).append(line)
-    for axes, split in ((left, "train"), (centre, "test")):
-        for place, (name, rounds) in enumerate(curves.items()):
-            axes.plot(
-                [line["round"] for line in rounds],
-                [line[split]["accuracy"] for line in rounds],
-                color=COLOURS[place % len(COLOURS)],
-                label=name,
-            )
-        axes.set(xlabel="epoch", title=f"{split} accuracy")
-    centre.sharey(left)
+    count = (2 if curves else 0) + (1 if sweep else 0)
+    figure = Figure(figsize=(4.4 * max(count, 1), 4), layout="constrained")
+    panels = [figure.add_subplot(1, count, place + 1) for place in range(count)]
     if curves:
-        left.legend(frameon=False)
-    if results[SWEEP]:
-        _draw_sweep(right, results[SWEEP], samples)
-    for axes in (left, centre, right):
+        for axes, split in zip(panels[:2], SPLITS, strict=True):
+            _draw_curves(axes, curves, split)
+        panels[1].sharey(panels[0])
+        panels[0].legend(frameon=False)
+    if sweep:
+        _draw_sweep(panels[-1], sweep, samples)
+    for axes in panels:
         axes.spines[["top", "right"]].set_visible(False)
     return figure
+
+
+def _draw_curves(axes: Axes, curves: dict[str, list[Record]], split: str) -> None:
+    for place, (name, rounds) in enumerate(curves.items()):
+        axes.plot(
+            [line["round"] for line in rounds],
+            [line[split]["accuracy"] for line in rounds],
+            color=COLOURS[place % len(COLOURS)],
+            label=name,
+        )
+    axes.set(xlabel="epoch", title=f"{split} accuracy")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def _draw_sweep(axes: Axes, sweep: Values, samples: int) -> None:
