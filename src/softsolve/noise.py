@@ -19,6 +19,17 @@ import numpy as np
 from array_api_compat import array_namespace
 from scipy import integrate
 
+__all__ = [
+    "EULER_GAMMA",
+    "NOISES",
+    "CustomNoise",
+    "Gumbel",
+    "Laplace",
+    "Logistic",
+    "Noise",
+    "Normal",
+]
+
 Array = Any
 Elementwise = Callable[[Array], Array]
 

@@ -11,6 +11,8 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
+__all__ = ["available_threads", "get_num_threads", "run_ranges", "set_num_threads"]
+
 # Ranges per thread: enough that a thread that was held up does not hold up the call.
 RANGES_PER_THREAD = 4
 

@@ -14,7 +14,7 @@ except ImportError as error:  # pragma: no cover
         f"softsolve.sklearn needs {error.name}, which is not installed: "
         'pip install "softsolve[sklearn]".'
     )
-    raise ImportError(_msg) from error
+    raise ImportError(_msg, name=error.name) from error
 
 import numpy as np
 from scipy.stats import rankdata

@@ -6,7 +6,7 @@ except ImportError as error:  # pragma: no cover
     _msg = (
         'softsolve.jax needs JAX, which is not installed: pip install "softsolve[jax]".'
     )
-    raise ImportError(_msg) from error
+    raise ImportError(_msg, name="jax") from error
 
 from softsolve.jax.blackbox import BlackBox
 from softsolve.jax.layers import Distribution, Perturbed

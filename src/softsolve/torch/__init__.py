@@ -7,7 +7,7 @@ except ImportError as error:  # pragma: no cover
         "softsolve.torch needs PyTorch, which is not installed: "
         'pip install "softsolve[torch]".'
     )
-    raise ImportError(_msg) from error
+    raise ImportError(_msg, name="torch") from error
 
 from softsolve.torch.blackbox import BlackBox
 from softsolve.torch.layers import Distribution, Perturbed
