@@ -375,11 +375,11 @@ def test_all_losses_learn_the_digits(tmp_path: Path) -> None:
     results = json.loads(ran.stdout)
     assert len(results["curves"]) == 3
     for result in results["curves"].values():
-        assert result["test"]["accuracy"] > 0.9
-        assert result["train"]["squared"] < 0.3
+        assert result["test_accuracy"] > 0.9
+        assert result["train_squared"] < 0.3
     usual, extreme = results["sweep"].values()
-    assert usual["test"]["accuracy"] > extreme["test"]["accuracy"] + 0.1
-    assert usual["test"]["squared"] < 0.2
+    assert usual["test_accuracy"] > extreme["test_accuracy"] + 0.1
+    assert usual["test_squared"] < 0.2
     page = Path(CliRunner().invoke(main, ["report", str(tmp_path)]).stdout.strip())
     assert page.read_text().count("<img") == 2
     assert "Perturbed FY, M = 1000" in page.read_text()

@@ -185,12 +185,12 @@ class Classification(Experiment[ClassificationConfig]):
     def headline(self, results: Values) -> dict[str, str]:
         """Return the test accuracies, and what extreme temperatures cost."""
         lines = {
-            name: f"{result['test']['accuracy']:.1%} of the test images right"
+            name: f"{result['test_accuracy']:.1%} of the test images right"
             for name, result in results[CURVES].items()
         }
         if results[SWEEP]:
             accuracies = {
-                epsilon: result["test"]["accuracy"]
+                epsilon: result["test_accuracy"]
                 for epsilon, result in results[SWEEP].items()
             }
             lines["Test accuracy against ε"] = ", ".join(

@@ -70,15 +70,19 @@ def classification_page(
 
 
 def _columns() -> list[str]:
-    return [f"{split} {metric}" for metric in ("accuracy", "loss²") for split in SPLITS]
+    return [
+        f"{split} {metric}"
+        for metric in ("accuracy", "squared loss")
+        for split in SPLITS
+    ]
 
 
 def _rows(results: Values) -> list[list[str]]:
     return [
         [
             name,
-            *(f"{result[split]['accuracy']:.1%}" for split in SPLITS),
-            *(f"{result[split]['squared']:.3f}" for split in SPLITS),
+            *(f"{result[f'{split}_accuracy']:.1%}" for split in SPLITS),
+            *(f"{result[f'{split}_squared']:.3f}" for split in SPLITS),
         ]
         for name, result in results.items()
     ]
@@ -120,7 +124,7 @@ def _draw_curves(axes: Axes, curves: dict[str, list[Record]], split: str) -> Non
     for place, (name, rounds) in enumerate(curves.items()):
         axes.plot(
             [line["round"] for line in rounds],
-            [line[split]["accuracy"] for line in rounds],
+            [line[f"{split}_accuracy"] for line in rounds],
             color=COLOURS[place % len(COLOURS)],
             label=name,
         )
@@ -136,7 +140,7 @@ def _draw_sweep(axes: Axes, sweep: Values, samples: int) -> None:
         for metric, style in (("squared", "o-"), ("accuracy", "s:")):
             axes.plot(
                 np.sort(temperatures),
-                [result[split][metric] for result in results],
+                [result[f"{split}_{metric}"] for result in results],
                 style,
                 ms=4,
                 color=colour,

@@ -82,7 +82,11 @@ class ImageTraining(Training):
             self.optimizer.step()
             self.scheduler.step()
             total += float(loss.detach()) * len(rows)
-        self.latest = {split: self._judge(*part) for split, part in self.judged.items()}
+        self.latest = {
+            f"{split}_{metric}": value
+            for split, part in self.judged.items()
+            for metric, value in self._judge(*part).items()
+        }
         return {"loss": total / len(labels), **self.latest}
 
     def predict(self, images: Tensor) -> tuple[Tensor, Tensor]:
