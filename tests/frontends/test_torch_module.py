@@ -210,6 +210,19 @@ class TestPrecision:
         (pulled,) = torch.autograd.grad(layer(theta).sum(), theta)
         assert pulled.dtype == dtype
 
+    @routes
+    def test_half_precision_losses_are_reduced_in_single(self, route):
+        """Sums and means of many losses do not overflow on their way."""
+        layer = Perturbed(Ranking(), num_samples=4, route=route)
+        theta = scores(2000, 20)
+        target = Ranking()(scores(2000, 20, seed=1))
+        loss = FenchelYoungLoss(layer)
+        half = loss(theta.half(), target.half(), generator=seeded())
+        whole = loss(theta.half().float(), target, generator=seeded())
+        assert half.dtype == torch.float16
+        assert 2000 * whole > torch.finfo(torch.float16).max
+        torch.testing.assert_close(half, whole.half(), rtol=0, atol=0)
+
 
 class TestShapes:
     @routes

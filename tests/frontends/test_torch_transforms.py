@@ -1,5 +1,7 @@
 """torch's function transforms, and derivatives of second order."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -176,8 +178,13 @@ def test_second_derivatives_of_a_nonlinear_loss(route):
     assert (curvature.abs().max() / full.abs().max()) > 0.05
 
 
+ORDERS = {"reverse": func.jacrev, "forward": func.jacfwd}
+
+
 @routes
-def test_second_derivatives_of_maximum_and_loss(route):
+@pytest.mark.parametrize("outer", ORDERS)
+@pytest.mark.parametrize("inner", ORDERS)
+def test_second_derivatives_of_maximum_and_loss(route, outer, inner):
     layer, theta = layer_of(route), scores(1, SIZE)
     jacobian = layer.jacobian(theta, generator=seeded())[0]
     loss = FenchelYoungLoss(layer)
@@ -189,10 +196,72 @@ def test_second_derivatives_of_maximum_and_loss(route):
     for function in functions:
         gradient = func.grad(function)(theta)
         torch.testing.assert_close(gradient, by_backward(function, theta))
-        hessian = func.hessian(function)(theta)[0, :, 0]
+        torch.testing.assert_close(func.jacfwd(function)(theta), gradient)
+        hessian = ORDERS[outer](ORDERS[inner](function))(theta)[0, :, 0]
         # The Hessian of the maximum is the Jacobian, in one order or the other.
         both = torch.stack([hessian - jacobian, hessian - jacobian.T])
         assert both.abs().amax(dim=(1, 2)).min() < 1e-12
+
+
+@routes
+@pytest.mark.parametrize("options", [{}, {"baseline": "point"}, {"symmetric": True}])
+@pytest.mark.parametrize("name", ["solution", "maximum", "loss"])
+def test_second_derivatives_in_the_temperature(route, options, name):
+    """Whatever the order of the modes, of all pairs of scores and temperature."""
+    layer, g = layer_of(route, **options), scores(1, SIZE, seed=1)
+    loss, target = FenchelYoungLoss(layer), Ranking()(scores(1, SIZE, seed=1))
+    given = {"generator": None, "temperature": None}
+
+    def function(point):
+        given.update(generator=seeded(), temperature=point[:1].exp())
+        theta = point[None, 1:]
+        if name == "solution":
+            return (layer(theta, **given) * g).sum()
+        if name == "maximum":
+            return layer.maximum(theta, **given).sum()
+        return loss(theta, target, **given)
+
+    point = torch.cat([torch.tensor([-0.3], dtype=torch.float64), scores(SIZE)])
+    made = [
+        outer(inner(function))(point)
+        for outer in ORDERS.values()
+        for inner in ORDERS.values()
+    ]
+    assert made[0].abs().min() > 0
+    for other in made[1:]:
+        torch.testing.assert_close(other, made[0])
+
+
+def test_forward_over_forward_with_vectors():
+    """torch's own functions do not always do this: jvp of jvp may be zero."""
+    layer, theta = layer_of("array"), scores(2, SIZE)
+    u, v = scores(2, SIZE, seed=1), scores(2, SIZE, seed=2)
+
+    def maximum(at):
+        return layer.maximum(at, generator=seeded()).sum()
+
+    def along(at):
+        return func.jvp(maximum, (at,), (u,))[1]
+
+    twice = func.jvp(along, (theta,), (v,))[1]
+    gradient = func.grad(maximum)
+    expected = (func.jvp(gradient, (theta,), (v,))[1] * u).sum()
+    torch.testing.assert_close(twice, expected)
+    assert twice.abs() > 0.01
+
+
+@routes
+def test_jacobian_has_derivatives(route):
+    layer, theta, g = layer_of(route), scores(1, SIZE), scores(1, SIZE, seed=1)
+
+    def product(at):
+        jacobian = layer.jacobian(at, generator=seeded())
+        return torch.einsum("bi,bij->bj", g, jacobian)
+
+    made = func.jacrev(product)(theta)[0, :, 0]
+    expected = func.hessian(lambda at: (layer(at, generator=seeded()) * g).sum())(theta)
+    torch.testing.assert_close(made, expected[0, :, 0])
+    assert not layer.jacobian(theta).requires_grad
 
 
 @routes
@@ -208,6 +277,37 @@ def test_third_order_raises(route):
         torch.autograd.grad(second.sum(), theta)
     with pytest.raises(RuntimeError, match="third derivatives"):
         func.jacrev(func.hessian(total))(theta.detach())
+
+
+@routes
+def test_third_derivatives_of_the_maximum_are_right_or_raise(route):
+    """They are second derivatives of the solution, which not all orders reach."""
+    layer, theta = layer_of(route, baseline="none"), scores(1, SIZE)
+
+    def maximum(at):
+        return layer.maximum(at, generator=seeded()).sum()
+
+    g = torch.zeros(1, SIZE, dtype=torch.float64)
+    g[0, 1] = 1
+    expected = func.hessian(lambda at: (layer(at, generator=seeded()) * g).sum())(theta)
+    found = 0
+    for transforms in itertools.product(ORDERS.values(), repeat=3):
+        outer, middle, inner = transforms
+        try:
+            third = outer(middle(inner(maximum)))(theta)
+        except RuntimeError as error:
+            if "third derivatives" not in str(error):
+                raise
+            continue
+        found += 1
+        torch.testing.assert_close(third[0, 1, 0, :, 0], expected[0, :, 0])
+    assert found > 0
+
+
+def test_second_derivatives_of_the_maximum_form_raise():
+    layer = layer_of("array", form="maximum")
+    with pytest.raises(RuntimeError, match='with form="maximum", where the solution'):
+        func.hessian(lambda at: layer(at).sum())(scores())
 
 
 @routes

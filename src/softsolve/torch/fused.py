@@ -13,9 +13,15 @@ from softsolve import layer
 from softsolve.compiled.fused import FusedPass
 from softsolve.fused_route import baseline_scale, fused_pass, pack_context
 from softsolve.layer import Settings
-from softsolve.torch.functions import Draws, Pair
 from softsolve.torch.host import check_point, check_target
-from softsolve.torch.sampling import Call, Constant, fold_rows
+from softsolve.torch.rules import Draws, Pair
+from softsolve.torch.sampling import (
+    Call,
+    Constant,
+    fold_draws,
+    fold_rows,
+    mapped_first,
+)
 
 Tensor = torch.Tensor
 Outputs = tuple[Tensor, ...]
@@ -48,7 +54,7 @@ class SampleFused(Constant):
         rows = len(theta)
         work = compiled_pass(call.settings, call.event_shape, theta.dtype)
         packed = _packed(call, rows, context)  # checked before anything is drawn
-        keys = draw_keys(rows, call.generator)
+        keys = call.draw_rows(lambda n: draw_keys(n, call.generator), rows)
         result = work.forward(*point, keys.numpy(), packed, keep=call.keep)
         call.out_shape = call.event_shape
         mean = torch.from_numpy(result.mean)
@@ -61,7 +67,7 @@ class SampleFused(Constant):
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *operands: Any) -> Any:
         """Fold the mapped axis into the rows."""
-        return fold_rows(SampleFused, info, in_dims, operands)
+        return fold_draws(SampleFused, info, in_dims, operands)
 
 
 class SampleFusedMaxima(Constant):
@@ -86,7 +92,7 @@ class SampleFusedMaxima(Constant):
         settings, rows = call.settings, len(theta)
         work = compiled_pass(settings, call.event_shape, theta.dtype)
         packed = _packed(call, rows, context)  # checked before anything is drawn
-        keys = draw_keys(rows, call.generator)
+        keys = call.draw_rows(lambda n: draw_keys(n, call.generator), rows)
         goal = np.zeros_like(point[0]) if target is None else _array(target)
         clip = settings.clips
         result = work.forward(
@@ -117,7 +123,7 @@ class SampleFusedMaxima(Constant):
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *operands: Any) -> Any:
         """Fold the mapped axis into the rows."""
-        return fold_rows(SampleFusedMaxima, info, in_dims, operands)
+        return fold_draws(SampleFusedMaxima, info, in_dims, operands)
 
 
 @dataclass(frozen=True)
@@ -242,33 +248,31 @@ def _map_columns(
     """Fold the mapped axis of the vectors (B, K, ·) into their K."""
     rule, name, count, *tensors = operands
 
-    def fold(vector: Tensor, dim: int | None) -> Tensor:
-        moved = (
-            vector.expand(size, *vector.shape)
-            if dim is None
-            else vector.movedim(dim, 0)
-        )
-        moved = moved.movedim(0, 1)
-        return moved.reshape(moved.shape[0], -1, *moved.shape[3:])
-
     vectors = [
-        fold(*pair) for pair in zip(tensors[2 : 2 + count], in_dims[5:], strict=False)
+        mapped_first(*pair, size).movedim(0, 1)
+        for pair in zip(tensors[2 : 2 + count], in_dims[5:], strict=False)
     ]
+    folded = [vector.flatten(1, 2) for vector in vectors]
     outputs = ProductOfFused.apply(
-        rule, name, count, *tensors[:2], *vectors, *tensors[2 + count :]
+        rule, name, count, *tensors[:2], *folded, *tensors[2 + count :]
     )
-
-    def unfold(output: Tensor) -> Tensor:
-        columns = output.shape[1] // size
-        return output.reshape(output.shape[0], size, columns, *output.shape[2:])
-
-    return tuple(unfold(output) for output in outputs), (1,) * len(outputs)
+    sizes = (size, vectors[0].shape[2])
+    return tuple(output.unflatten(1, sizes) for output in outputs), (1,) * len(outputs)
 
 
-def solutions(call: Call, codes: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the solutions (B, M, d) that codes stand for."""
-    work = compiled_pass(call.settings, call.event_shape, dtype)
-    return torch.from_numpy(work.solutions((_array(codes),)))
+class Decode(Constant):
+    """The solutions (B, M, d) that codes stand for."""
+
+    @staticmethod
+    def forward(call: Call, codes: Tensor, dtype: torch.dtype) -> Outputs:
+        """Return the solutions."""
+        work = compiled_pass(call.settings, call.event_shape, dtype)
+        return (torch.from_numpy(work.solutions((_array(codes),))),)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *operands: Any) -> Any:
+        """Fold the mapped axis into the rows."""
+        return fold_rows(Decode, info, in_dims, operands)
 
 
 def _point(theta: Tensor, temperature: Tensor) -> tuple[np.ndarray, np.ndarray]:

@@ -13,16 +13,20 @@ from softsolve.estimators import Samples, Surrogate, best_baseline
 from softsolve.fused_route import takes_fused_route, usual_route
 from softsolve.layer import DEFAULT_MEMORY_BUDGET, Settings
 from softsolve.noise import Noise
-from softsolve.torch import functions
+from softsolve.torch.attached import Attach
 from softsolve.torch.fused import (
+    Decode,
     FusedRule,
     SampleFused,
     SampleFusedMaxima,
-    solutions,
 )
+from softsolve.torch.maximum import AttachMaximum
 from softsolve.torch.operators import checked_point, checked_target
 from softsolve.torch.precision import full_precision
+from softsolve.torch.products import Vjp, jacobian
+from softsolve.torch.rules import ArrayRule, Rule, three
 from softsolve.torch.sampling import Call, SampleMaxima, SampleSolutions, sampled_maxima
+from softsolve.torch.transforms import vary_where_random
 
 Tensor = torch.Tensor
 Temperature = float | Tensor
@@ -50,6 +54,12 @@ class Rows:
     def fixed(self) -> tuple[Tensor, Tensor]:
         """Scores and temperatures, outside of differentiation."""
         return self.theta.detach(), self.temperature.detach()
+
+    @property
+    def drawn_at(self) -> tuple[Tensor, Tensor]:
+        """The same, varying wherever the noise does, for calls that are mapped."""
+        theta, temperature = self.fixed
+        return vary_where_random(theta), temperature
 
     def restore(self, values: Tensor, shape: tuple[int, ...]) -> Tensor:
         """Give results (B, k) the batch's shape and the scores' type."""
@@ -188,16 +198,18 @@ class Perturbed(nn.Module):
         generator: torch.Generator | None = None,
         temperature: Temperature | None = None,
     ) -> Tensor:
-        """Return the Jacobian of the smoothed solution, (*batch, *out, *event)."""
-        rows = self.rows(theta.detach(), context, temperature)
+        """Return the Jacobian of the smoothed solution, (*batch, *out, *event).
+
+        It has derivatives itself.
+        """
+        rows = self.rows(theta, context, temperature)
         call = self._call(rows, generator, keep=True)
         call.least = 2
-        with torch.no_grad(), full_precision(rows.theta):
-            _, *draws = self._sampler(rows).apply(call, *rows.fixed, *rows.context)
+        with full_precision(rows.theta):
+            _, *draws = self._sampler(rows).apply(call, *rows.drawn_at, *rows.context)
             tau = self.settings.perturbation.coordinates(rows.theta)
-            matrix = functions.jacobian(
-                self._rule(rows), (tau, rows.temperature), functions.three(draws)
-            )
+            point = (tau, rows.temperature)
+            matrix = jacobian(self._rule(rows), point, three(draws))
             if self.settings.perturbation.name == "multiplicative":
                 matrix = matrix / rows.theta[:, None, :]
         return rows.restore(matrix, call.out_shape + rows.event_shape)
@@ -298,20 +310,20 @@ class Perturbed(nn.Module):
         if self._fused(rows, maximum=True):
             call = self._call(rows, generator, keep=False)
             call.difference = difference
-            result = SampleFusedMaxima.apply(call, *rows.fixed, target, *rows.context)
+            result = SampleFusedMaxima.apply(
+                call, *rows.drawn_at, target, *rows.context
+            )
             draws = result[3:] or (None, None, None)
             again = FusedRule(self.settings, rows.event_shape, again=True)
-            return functions.AttachMaximum.apply(
+            return AttachMaximum.apply(
                 *result[:3], tau, rows.temperature, *draws, again
             )
         call = self._call(rows, generator, keep=self._samples_fit(rows))
         call.difference = difference
-        result = SampleMaxima.apply(call, *rows.fixed, target, *rows.context)
+        result = SampleMaxima.apply(call, *rows.drawn_at, target, *rows.context)
         draws = (*result[3:], None) if call.keep else (None, None, None)
-        rule = functions.ArrayRule(self.settings, rows.event_shape)
-        return functions.AttachMaximum.apply(
-            *result[:3], tau, rows.temperature, *draws, rule
-        )
+        rule = ArrayRule(self.settings, rows.event_shape)
+        return AttachMaximum.apply(*result[:3], tau, rows.temperature, *draws, rule)
 
     def _call(
         self, rows: Rows, generator: torch.Generator | None, *, keep: bool
@@ -327,8 +339,8 @@ class Perturbed(nn.Module):
     def _sampler(self, rows: Rows) -> Any:
         return SampleFused if self._fused(rows) else SampleSolutions
 
-    def _rule(self, rows: Rows) -> functions.Rule:
-        kind = FusedRule if self._fused(rows) else functions.ArrayRule
+    def _rule(self, rows: Rows) -> Rule:
+        kind = FusedRule if self._fused(rows) else ArrayRule
         return kind(self.settings, rows.event_shape)
 
     def _samples_fit(self, rows: Rows) -> bool:
@@ -346,11 +358,11 @@ class Perturbed(nn.Module):
         if rows.theta.requires_grad or rows.temperature.requires_grad:
             call.least = 2
         sampler = self._sampler(rows)
-        mean, *draws = sampler.apply(call, *rows.fixed, *rows.context)
+        mean, *draws = sampler.apply(call, *rows.drawn_at, *rows.context)
         if not call.keep:
             return mean, call.out_shape
         if settings.independent_backward:
-            _, *draws = sampler.apply(call, *rows.fixed, *rows.context)
+            _, *draws = sampler.apply(call, *rows.drawn_at, *rows.context)
         tau = settings.perturbation.coordinates(rows.theta)
         attached = self._attach(rows, mean, draws, tau, rows.temperature)
         return attached, call.out_shape
@@ -366,12 +378,12 @@ class Perturbed(nn.Module):
         tau: Tensor,
         temperature: Tensor,
     ) -> Tensor:
-        kept, rule = functions.three(draws), self._rule(rows)
+        kept, rule = three(draws), self._rule(rows)
         if self.settings.form == "maximum":
             ones = torch.ones_like(mean)[..., None]
-            in_tau, _ = functions.Vjp.apply(tau, temperature, ones, *kept, rule)
+            in_tau, _ = Vjp.apply(tau, temperature, ones, *kept, rule)
             return in_tau[..., 0]
-        return functions.Attach.apply(mean, tau, temperature, *kept, rule)
+        return Attach.apply(mean, tau, temperature, *kept, rule)
 
     def _solutions(
         self,
@@ -385,9 +397,9 @@ class Perturbed(nn.Module):
         call = Call(settings, rows.event_shape, generator, keep=True, least=0)
         with torch.no_grad(), full_precision(rows.theta):
             sampler = self._sampler(rows)
-            _, _, y, *_ = sampler.apply(call, *rows.fixed, *rows.context)
+            _, _, y, *_ = sampler.apply(call, *rows.drawn_at, *rows.context)
             if sampler is SampleFused:
-                y = solutions(call, y, rows.theta.dtype)
+                (y,) = Decode.apply(call, y, rows.theta.dtype)
         return rows, y, call.out_shape
 
     # Under torch.compile, where autograd functions with a jvp cannot be traced:

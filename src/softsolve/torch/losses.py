@@ -89,10 +89,11 @@ class FenchelYoungLoss(nn.Module):
             value = self.perturbed.smoothed_maximum(
                 rows, target, generator, difference=self.gradient == "difference"
             )
-        loss = rows.restore(value, ())
-        if self.reduction == "mean":
-            return loss.mean()
-        return loss.sum() if self.reduction == "sum" else loss
+        if self.reduction == "none":
+            return rows.restore(value, ())
+        # Reduced before it is cast: half precision cannot add many numbers.
+        total = value.mean() if self.reduction == "mean" else value.sum()
+        return total.to(rows.dtype)
 
     def extra_repr(self) -> str:
         """Return the options, for ``repr``."""

@@ -78,11 +78,8 @@ class Call:
         own = rows // math.prod(sizes)
         few = draw(math.prod(drawn) * own)
         rest = few.shape[1:]
-        return (
-            few.reshape(*drawn, own, *rest)
-            .expand(*sizes, own, *rest)
-            .flatten(end_dim=len(sizes))
-        )
+        spread = few.reshape(*drawn, own, *rest).expand(*sizes, own, *rest)
+        return spread.flatten(end_dim=len(sizes)).contiguous()
 
     def prime(self, theta: Tensor, context: tuple[Tensor, ...]) -> None:
         """Solve the unperturbed scores for where to start, if the solver can."""
@@ -159,23 +156,24 @@ def fold_rows(
     The rule for :func:`torch.vmap`: solvers and noise see plain rows.
     """
     size = info.batch_size
-
-    def fold(operand: Any, dim: int | None) -> Any:
-        if not isinstance(operand, torch.Tensor):
-            return operand
-        if dim is None:
-            operand = operand.expand(size, *operand.shape)
-        else:
-            operand = operand.movedim(dim, 0)
-        return operand.flatten(end_dim=1)
-
-    folded = [fold(*pair) for pair in zip(operands, in_dims, strict=True)]
+    mapped = [
+        mapped_first(operand, dim, size) if isinstance(operand, torch.Tensor) else None
+        for operand, dim in zip(operands, in_dims, strict=True)
+    ]
+    folded = [
+        operand if tensor is None else tensor.flatten(end_dim=1)
+        for operand, tensor in zip(operands, mapped, strict=True)
+    ]
+    sizes = next(tensor.shape[:2] for tensor in mapped if tensor is not None)
     outputs = function.apply(*folded)
-    unfolded = tuple(
-        output.reshape(size, len(output) // size, *output.shape[1:])
-        for output in outputs
-    )
-    return unfolded, (0,) * len(unfolded)
+    return tuple(output.unflatten(0, sizes) for output in outputs), (0,) * len(outputs)
+
+
+def mapped_first(operand: Tensor, dim: int | None, size: int) -> Tensor:
+    """Return a tensor with the mapped axis, given or not, as its first."""
+    if dim is None:
+        return operand.expand(size, *operand.shape)
+    return operand.movedim(dim, 0)
 
 
 def fold_draws(
