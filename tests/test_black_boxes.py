@@ -146,6 +146,12 @@ def test_functions_that_cannot_be_sent(process_pool):
     [
         ({"workers": 0}, ValueError, r"workers=\.\.\.\) must be at least 1; got 0"),
         ({"processes": 0}, ValueError, r"processes=\.\.\.\) must be at least 1"),
+        ({"workers": 2.5}, TypeError, "workers.* must be a whole number; got 2.5"),
+        ({"workers": "2"}, TypeError, "workers.* must be a whole number; got '2'"),
+        ({"event_ndim": 0}, ValueError, "event_ndim.* must be at least 1; got 0"),
+        ({"out_shape": 3}, TypeError, r"such as \(3,\), or \(\) for a number; got 3"),
+        ({"out_shape": (-1,)}, TypeError, r"out_shape.* got \(-1,\)"),
+        ({"linear": "yes"}, TypeError, "linear.* must be True or False; got 'yes'"),
         ({"executor": 3}, TypeError, "map or submit as in concurrent.futures.*got 3"),
         ({"executor": dict}, TypeError, "got <class 'dict'>"),
         ({"on_failure": "skip"}, ValueError, '"raise" or "drop"; got \'skip\''),
@@ -161,6 +167,18 @@ def test_functions_that_cannot_be_sent(process_pool):
 def test_options(options, error, match):
     with pytest.raises(error, match=match):
         ss.solver(black_boxes.largest, **({"batched": False} | options))
+
+
+@pytest.mark.parametrize(
+    ("function", "match"),
+    [
+        (ss.solvers.OneHot, r"got the class OneHot. Make one, OneHot\(...\)"),
+        (3, "needs a callable; got 3"),
+    ],
+)
+def test_what_is_no_function(function, match):
+    with pytest.raises(TypeError, match=match):
+        ss.solver(function)
 
 
 # Solves that fail

@@ -335,6 +335,41 @@ def test_errors_of_the_solver_come_through_with_a_note():
     with pytest.raises(OSError, match="no such file") as caught:
         check_solver(broken, scores())
     assert "batched=False" in caught.value.__notes__[0]
+    with pytest.raises(TypeError, match="missing 1 required") as caught:
+        check_solver(solver(lambda theta, mask: theta), scores())
+    assert "and 0 context argument(s)" in caught.value.__notes__[0]
+
+
+def test_a_function_of_batches_that_gets_instances():
+    def broken(theta):
+        return np.eye(theta.shape[1])[theta.argmax(axis=1)]
+
+    with pytest.raises(SolverError, match="IndexError") as caught:
+        check_solver(one_by_one(broken), scores())
+    assert "declared to take one instance at a time" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        lambda theta: None,
+        lambda theta: (argmax(theta), 1.0),
+        lambda theta: np.full(theta.shape, None),
+        lambda theta: theta * 1j,
+    ],
+    ids=["nothing", "a value as well", "objects", "complex"],
+)
+def test_wrapped_functions_return_numbers(broken):
+    with pytest.raises(TypeError, match="must return an array of booleans, integers"):
+        check_solver(solver(broken), scores())
+
+
+def test_lists_are_arrays_where_functions_are_wrapped():
+    for made in (
+        linear(lambda theta: argmax(theta).tolist()),
+        one_by_one(lambda theta: argmax(theta[None])[0].tolist()),
+    ):
+        check_solver(made, scores())
 
 
 def test_failing_on_some_scores_is_no_refusal():

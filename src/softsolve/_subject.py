@@ -115,10 +115,16 @@ class Subject:
         except ContractError:
             raise
         except Exception as error:
+            advice = (
+                "A function of one instance is made into a solver by "
+                "softsolve.solver(function, batched=False)."
+                if getattr(self.solver, "batched", True)
+                else "It is declared to take one instance at a time, batched=False."
+            )
             error.add_note(
                 f"check_solver: {self.name} raised this on theta of shape "
-                f"{self.theta.shape} as it was given. A function of one instance is "
-                "made into a solver by softsolve.solver(function, batched=False)."
+                f"{self.theta.shape}, as it was given, and {len(self.context)} context "
+                f"argument(s). {advice}"
             )
             raise
 

@@ -436,8 +436,8 @@ CASES |= {
     "no solutions at all": Bad(
         returns(lambda theta: None),
         TypeError,
-        "must return an array of booleans, integers or real numbers, .* it returned a "
-        "NoneType of object",
+        "must return an array of booleans, integers or real numbers, .* it returned "
+        "NoneType of type object",
         drawn=True,
     ),
     "solutions of text": Bad(
@@ -449,13 +449,13 @@ CASES |= {
     "complex solutions": Bad(
         returns(lambda theta: theta * 1j),
         TypeError,
-        "integers or real numbers, .* it returned a ndarray of complex",
+        "integers or real numbers, .* it returned an array of type complex",
         drawn=True,
     ),
     "rows of several lengths": Bad(
         returns(lambda theta: [[1.0] * (1 + row) for row in range(len(theta))]),
         TypeError,
-        "integers or real numbers, .* it returned a list that is no array",
+        "integers or real numbers, .* it returned list with rows of several lengths",
         drawn=True,
     ),
     "an instance that is not solved": Bad(

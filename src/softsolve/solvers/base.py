@@ -25,11 +25,12 @@ def as_numbers(solution: object, name: str) -> np.ndarray:
     try:
         y = np.asarray(solution)
     except ValueError:  # a list of rows of several lengths
-        found = f"a {type(solution).__name__} that is no array"
+        found = f"{type(solution).__name__} with rows of several lengths"
     else:
         if y.dtype.kind in "biuf":
             return y
-        found = f"a {type(solution).__name__} of {y.dtype}"
+        given = isinstance(solution, np.ndarray)
+        found = f"{'an array' if given else type(solution).__name__} of type {y.dtype}"
     msg = (
         f"{name} must return an array of booleans, integers or real numbers, one "
         f"solution for each row; it returned {found}."

@@ -21,6 +21,16 @@ from softsolve.solvers.executors import (
     check_executor,
     run_on,
 )
+from softsolve.solvers.options import (
+    check_count,
+    check_failures,
+    check_flag,
+    check_function,
+    check_native,
+    check_processes,
+    check_shape,
+    check_time_limit,
+)
 from softsolve.solvers.processes import ProcessPool
 
 _NOT_FINITE = "the solution has NaN or an infinity"
@@ -40,7 +50,7 @@ class FunctionSolver(Solver):
 
     def __init__(
         self,
-        function: object,
+        function: Any,
         *,
         batched: bool,
         linear: bool,
@@ -53,28 +63,24 @@ class FunctionSolver(Solver):
         out_shape: tuple[int, ...] | None,
         native: bool,
     ) -> None:
-        if not callable(function):
-            msg = f"solver(function) needs a callable; got {function!r}."
-            raise TypeError(msg)
-        _check_count("workers", workers)
-        _check_count("processes", processes)
+        check_function(function)
+        for name, flag in (
+            ("batched", batched),
+            ("linear", linear),
+            ("native", native),
+        ):
+            check_flag(name, flag)
+        check_count("workers", workers)
+        check_count("processes", processes)
+        check_count("event_ndim", event_ndim)
+        check_shape(out_shape)
         if executor is not None:
             check_executor(executor)
-        if on_failure not in ("raise", "drop"):
-            msg = (
-                f'solver(on_failure=...) must be "raise" or "drop"; got {on_failure!r}.'
-            )
-            raise ValueError(msg)
-        _check_processes(processes, batched, workers, executor)
-        _check_time_limit(time_limit, processes)
+        check_failures(on_failure)
+        check_processes(processes, batched, workers, executor)
+        check_time_limit(time_limit, processes)
         plain = (workers, executor, processes) == (None, None, None)
-        if native and not (batched and plain and on_failure == "raise"):
-            msg = (
-                "solver(native=True) hands the framework's own batch to the function: "
-                "batched=False, workers=, executor=, processes= and on_failure= do not "
-                "go with it. Drop native=True to work on NumPy arrays."
-            )
-            raise ValueError(msg)
+        check_native(native, batched and plain and on_failure == "raise")
         self.function = function
         self.batched = batched
         self.linear = linear
@@ -84,7 +90,7 @@ class FunctionSolver(Solver):
         self.time_limit = time_limit
         self.drops = on_failure == "drop"
         self.event_ndim = event_ndim
-        self.out_shape = out_shape
+        self.out_shape = None if out_shape is None else tuple(out_shape)
         self.host = not native
         self.dropped = 0
         self._pool: ProcessPool | None = None
@@ -343,41 +349,3 @@ def _solve_instances(
 
 def _tell(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".rstrip(".: ")
-
-
-def _check_count(name: str, count: int | None) -> None:
-    if count is not None and count < 1:
-        msg = f"solver({name}=...) must be at least 1; got {count}."
-        raise ValueError(msg)
-
-
-def _check_processes(
-    processes: int | None, batched: bool, workers: int | None, executor: Any
-) -> None:
-    if processes is None:
-        return
-    if batched:
-        msg = (
-            "solver(processes=...) is for functions of one instance: pass "
-            "batched=False, or an executor= of processes for batches."
-        )
-        raise ValueError(msg)
-    if workers is not None or executor is not None:
-        msg = "solver(...) takes one of workers=, processes= and executor=, not two."
-        raise ValueError(msg)
-
-
-def _check_time_limit(time_limit: float | None, processes: int | None) -> None:
-    if time_limit is None:
-        return
-    if not 0 < time_limit < float("inf"):
-        msg = f"solver(time_limit=...) must be positive seconds; got {time_limit}."
-        raise ValueError(msg)
-    if processes is None:
-        msg = (
-            "solver(time_limit=...) needs processes=N and batched=False: a thread "
-            "that runs Python cannot be stopped, and neither can a task of an "
-            "executor; a process of our own can be killed. Or hand the limit to the "
-            "solver that you call, if it takes one."
-        )
-        raise ValueError(msg)
