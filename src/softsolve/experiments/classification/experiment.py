@@ -91,7 +91,7 @@ class ClassificationConfig:
             require(getattr(self, key) > 0, key, "positive", getattr(self, key))
         enough = f"at least {PICTURES}"
         require(self.test_size >= PICTURES, "test_size", enough, self.test_size)
-        for key in ("num_samples", "sweep_temperatures"):
+        for key in ("losses", "num_samples", "sweep_temperatures"):
             values = getattr(self, key)
             distinct = len(set(values)) == len(values)
             require(distinct, key, "different from each other", values)
@@ -121,9 +121,9 @@ class Classification(Experiment[ClassificationConfig]):
         self, config: ClassificationConfig, data: Path | None
     ) -> Sequence[Trial]:
         """Return a trial for each loss and each ε, once all data is read."""
-        size = max(config.train_size, config.sweep_train_size)
-        _load(config.data_set, "train", size, data)
-        _load(config.data_set, "test", config.test_size, data)
+        train_size = max(config.train_size, config.sweep_train_size)
+        for split, size in (("train", train_size), ("test", config.test_size)):
+            images.check_size(_load(config.data_set, split, data), split, size)
         keys = {
             CROSS_ENTROPY: [{"loss": CROSS_ENTROPY}],
             FENCHEL_YOUNG: [
@@ -169,8 +169,8 @@ class Classification(Experiment[ClassificationConfig]):
         return ImageTraining(
             objective,
             schedule,
-            _load(config.data_set, "train", size, data),
-            _load(config.data_set, "test", config.test_size, data),
+            _load(config.data_set, "train", data).first(size),
+            _load(config.data_set, "test", data).first(config.test_size),
             width=config.width,
             hidden=config.hidden,
             seed=seed,
@@ -206,5 +206,5 @@ class Classification(Experiment[ClassificationConfig]):
 
 
 @functools.cache
-def _load(name: str, split: str, size: int, data: Path | None) -> images.Images:
-    return images.load(name, split, size, data)
+def _load(name: str, split: str, data: Path | None) -> images.Images:
+    return images.load(name, split, data)

@@ -24,23 +24,31 @@ class Images:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def first(self, count: int) -> "Images":
+        """Return the first ``count`` of them."""
+        return Images(self.images[:count], self.labels[:count], self.classes)
 
-def load(name: str, split: str, count: int, data: Path | None) -> Images:
-    """Return the first ``count`` images of a split, ``train`` or ``test``.
+
+def load(name: str, split: str, data: Path | None) -> Images:
+    """Return the images of a split, ``train`` or ``test``.
 
     Raises
     ------
     DataError
-        If the files are not there, not what they should be, or hold fewer images.
+        If the files are not there, or not what they should be.
     """
     pixels, labels = _digits(split) if name == "digits" else cifar.load(data, split)
-    if len(labels) < count:
+    return Images(pixels, labels, CLASSES[name])
+
+
+def check_size(images: Images, split: str, count: int) -> None:
+    """Raise unless there are so many images."""
+    if len(images) < count:
         msg = (
-            f"{name} must have at least {count} {split} images; got {len(labels)}. "
-            "Are files truncated? Get them again, or ask for fewer images with --set."
+            f"there must be at least {count} {split} images; got {len(images)}. Are "
+            "files truncated? Get them again, or ask for fewer images with --set."
         )
         raise DataError(msg)
-    return Images(pixels[:count], labels[:count], CLASSES[name])
 
 
 def _digits(split: str) -> tuple[np.ndarray, np.ndarray]:

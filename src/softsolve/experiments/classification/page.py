@@ -62,11 +62,56 @@ def classification_page(
     if results[SWEEP]:
         heading = f"Against ε, M = {sweep_samples}"
         blocks.append(Table(heading, ["ε", *_columns()], _rows(results[SWEEP])))
+    if claims := _claims(results):
+        blocks.append(Table("Beside the paper", ["the paper", "here"], claims))
     pictures = _predictions(run, finals, classes)
     if pictures is not None:
         caption = "Test images, and the probability of each class, the true one green."
         blocks.append(Picture("classification-images", caption, pictures))
     return Page("Classifying images", blocks)
+
+
+def _claims(results: Values) -> list[list[str]]:
+    """Return what the paper says of its figure, and what the run shows of it."""
+    claims = []
+    accuracies = {
+        part: {name: 100 * result["test_accuracy"] for name, result in found.items()}
+        for part, found in results.items()
+    }
+    baseline = accuracies[CURVES].pop(loss_title({"loss": CROSS_ENTROPY}), None)
+    if baseline is not None and accuracies[CURVES]:
+        differences = [
+            f"{name}: {accuracy - baseline:+.1f}"
+            for name, accuracy in accuracies[CURVES].items()
+        ]
+        claims.append(
+            [
+                "test accuracy “competitive” with cross entropy",
+                f"points above it: {'; '.join(differences)}",
+            ]
+        )
+    if accuracies[SWEEP]:
+        sweep = sorted((float(name), name) for name in accuracies[SWEEP])
+        names = [name for _, name in sweep]
+        best = max(accuracies[SWEEP].values())
+        shown = (names[0], names[-1])
+        losses = [
+            f"{accuracies[SWEEP][name] - best:+.1f} at ε = {name}" for name in shown
+        ]
+        near = [name for name in names if accuracies[SWEEP][name] > best - 2]
+        claims.append(
+            [
+                "“very high or low temperatures degrade” it",
+                f"points from the best: {', '.join(losses)}",
+            ]
+        )
+        claims.append(
+            [
+                "“very robust to the choice of ε”",
+                f"within 2 points of the best at ε = {', '.join(near)}",
+            ]
+        )
+    return claims
 
 
 def _columns() -> list[str]:
