@@ -7,6 +7,7 @@ import numpy as np
 from softsolve.experiments import catalogue
 from softsolve.experiments.errors import DataError
 from softsolve.experiments.records import replacing
+from softsolve.experiments.shortest_path.metrics import TIES
 from softsolve.experiments.shortest_path.terrain import CELLS, PIXELS, Maps
 from softsolve.solvers import GridPath
 
@@ -33,7 +34,7 @@ def load(data: Path, split: str, count: int) -> Maps:
     costs = arrays["vertex_weights"].astype(np.float32)
     paths = arrays["shortest_paths"].astype(np.uint8)
     _check(data, split, costs, paths)
-    return Maps(arrays["maps"].astype(np.uint8), costs, paths)
+    return Maps(np.array(arrays["maps"]), costs, paths)
 
 
 def save(maps: Maps, folder: Path, split: str) -> None:
@@ -56,15 +57,27 @@ def _load_array(data: Path, split: str, kind: str) -> np.ndarray:
         msg = f"{path} cannot be read: {error}. Get the file again."
         raise DataError(msg) from error
     if array.shape[1:] != SHAPES[kind]:
-        msg = f"{path} must be of shape (n, *{SHAPES[kind]}); got {array.shape}."
+        shape = ", ".join(map(str, ("n", *SHAPES[kind])))
+        msg = f"{path} must be of shape ({shape}); got {array.shape}."
+        raise DataError(msg)
+    if kind == "maps" and array.dtype != np.uint8:
+        msg = f"{path} must hold colours as uint8, from 0 to 255; got {array.dtype}."
         raise DataError(msg)
     return array
 
 
 def _check(data: Path, split: str, costs: np.ndarray, paths: np.ndarray) -> None:
-    """Raise unless every path is one, and a cheapest one."""
+    """Raise unless costs are positive, and every path is one and a cheapest one."""
+    positive = (np.isfinite(costs) & (costs > 0)).all(axis=(1, 2))
+    if not positive.all():
+        row = int(np.argmin(positive))
+        msg = (
+            f"{data}: in the {split} files, the costs of map {row} must be positive "
+            f"numbers; got {costs[row].min()} among them. Get the files again."
+        )
+        raise DataError(msg)
     cheapest = (GridPath()(-costs) * costs).sum(axis=(1, 2))
-    optimal = np.isclose((paths * costs).sum(axis=(1, 2)), cheapest, rtol=1e-3)
+    optimal = np.isclose((paths * costs).sum(axis=(1, 2)), cheapest, rtol=TIES)
     optimal &= GridPath().feasible(paths)
     if not optimal.all():
         row = int(np.argmin(optimal))

@@ -2,7 +2,7 @@
 
 As in Vlastelica et al. (2019): a 7x7 convolution, batch normalisation, ReLU, max
 pooling and the first residual stage; then max pooling to the grid and the mean over
-channels. Outputs are nonnegative.
+channels. Costs are nonnegative.
 """
 
 import torch
@@ -36,6 +36,9 @@ class Residual(nn.Module):
 class CostNetwork(nn.Module):
     """Costs (n, cells, cells) of the cells of maps (n, 3, pixels, pixels)."""
 
+    mean: Tensor
+    deviation: Tensor
+
     def __init__(self, cells: int, channels: int = 64) -> None:
         super().__init__()
         self.layers = nn.Sequential(
@@ -50,8 +53,15 @@ class CostNetwork(nn.Module):
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out")
+        self.register_buffer("mean", torch.zeros(3, 1, 1))
+        self.register_buffer("deviation", torch.ones(3, 1, 1))
+
+    def measure_colours(self, x: Tensor) -> None:
+        """Take the mean and the deviation of colours, to normalise them, from maps."""
+        self.mean.copy_(x.mean(dim=(0, 2, 3))[:, None, None])
+        self.deviation.copy_(x.std(dim=(0, 2, 3))[:, None, None])
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the costs."""
-        costs: Tensor = self.layers(x).mean(dim=1)
-        return costs
+        costs: Tensor = self.layers((x - self.mean) / self.deviation)
+        return costs.to(x.dtype).mean(dim=1)

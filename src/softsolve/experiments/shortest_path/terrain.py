@@ -1,9 +1,11 @@
 """Terrain maps made for this experiment, like those of the game Warcraft II.
 
 A map is 96 by 96 pixels for 12 by 12 cells. Each cell has one of five terrains with the
-costs of the published maps, and terrains come in patches. Colour alone does not give
-the cost away: the palettes overlap, each cell and each map is lit differently, and what
-sets neighbouring palettes apart is texture: stripes, speckles, waves.
+costs of the published maps: lakes lie low, mountains high, and between them forest
+grows on wet ground, grass on drier, and dirt is left where it is dry. Colour alone does
+not give the cost away: seasons shift the palettes into each other (dry grass has the
+colours of dirt, muddy water those of a wood), light falls differently on every part of
+every map, and borders are ragged. What tells terrains apart is texture as well.
 """
 
 import dataclasses
@@ -15,13 +17,18 @@ from softsolve.solvers import GridPath
 
 CELLS, PIXELS = 12, 96
 CELL = PIXELS // CELLS
+DRAWN_AT_ONCE = 250
 
-# Water, mountain, forest, dirt and grass: the costs of the published maps.
+TERRAINS = ("water", "mountain", "forest", "dirt", "grass")
+WATER, MOUNTAIN, FOREST, DIRT, GRASS = range(5)
 COSTS = np.array([7.7, 9.2, 5.3, 1.2, 0.8], dtype=np.float32)
-SHARES = np.array([0.14, 0.14, 0.22, 0.2, 0.3])
 
+# Colours in the wet and in the dry season.
 PALETTE = np.array(
-    [[70, 100, 120], [110, 105, 95], [75, 105, 70], [115, 100, 70], [90, 115, 75]],
+    [
+        [[62, 92, 128], [98, 106, 84], [50, 86, 48], [90, 108, 60], [82, 118, 56]],
+        [[88, 100, 74], [136, 118, 88], [104, 96, 52], [150, 120, 76], [146, 122, 72]],
+    ],
     dtype=np.float32,
 )
 
@@ -44,48 +51,82 @@ class Maps:
 def generate(count: int, seed: int) -> Maps:
     """Make maps; the same count and seed make the same maps."""
     rng = np.random.default_rng(seed)
-    terrain = _terrains(count, rng)
+    terrain = make_terrain(count, rng)
     costs = COSTS[terrain]
-    images = np.concatenate(
-        [_draw(part, rng) for part in np.array_split(terrain, -(-count // 500))]
-    )
+    images = np.empty((count, PIXELS, PIXELS, 3), dtype=np.uint8)
+    for start in range(0, count, DRAWN_AT_ONCE):
+        part = slice(start, start + DRAWN_AT_ONCE)
+        images[part] = draw(terrain[part], rng)
     paths = GridPath()(-costs).astype(np.uint8)
     return Maps(images, costs, paths)
 
 
-def _terrains(count: int, rng: np.random.Generator) -> np.ndarray:
-    """Return the terrains (n, 12, 12): levels of a smooth random field, shuffled."""
-    field = rng.normal(size=(count, CELLS, CELLS))
-    field = ndimage.gaussian_filter(field, (0, 0.9, 0.9), mode="reflect")
-    field += 0.1 * rng.normal(size=field.shape)
-    field /= field.std()
-    edges = np.quantile(field, np.cumsum(SHARES)[:-1])
-    return np.digitize(field, edges)
+def make_terrain(count: int, rng: np.random.Generator) -> np.ndarray:
+    """Return the terrains (n, 12, 12), by the height and the wetness of the ground."""
+    height, wetness = (_noise((count, CELLS, CELLS), 1.4, rng) for _ in range(2))
+    terrain = np.digitize(wetness, [-0.55, 0.6])
+    terrain = np.array([DIRT, GRASS, FOREST])[terrain]
+    terrain[height < -1.0] = WATER
+    terrain[height > 0.95] = MOUNTAIN
+    return terrain
 
 
-def _draw(terrain: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return the pictures (n, 96, 96, 3) of terrains (n, 12, 12)."""
-    count = len(terrain)
-    pixels = terrain.repeat(CELL, axis=1).repeat(CELL, axis=2)
-    picture = PALETTE[pixels]
-    cells = rng.normal(0, 12, size=(count, CELLS, CELLS, 3)).astype(np.float32)
-    picture = picture + cells.repeat(CELL, axis=1).repeat(CELL, axis=2)
-    picture += rng.normal(0, 10, size=(count, 1, 1, 3)).astype(np.float32)
-    picture += _textures(pixels, rng)[..., None]
-    picture += rng.normal(0, 6, size=picture.shape).astype(np.float32)
+def draw(terrain: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Return pictures (n, 96, 96, 3) of terrains (n, 12, 12)."""
+    shape = (len(terrain), PIXELS, PIXELS)
+    ground = _ragged(terrain, rng)
+    dryness = 1 / (1 + np.exp(-2.5 * _noise(shape, 12, rng)))
+    wet, dry = PALETTE[:, ground]
+    picture = wet + dryness[..., None] * (dry - wet)
+    picture += _texture(ground, rng)[..., None]
+    tint = 0.06 * rng.normal(size=(len(terrain), 1, 1, 3))
+    light = 0.18 * _noise(shape, 10, rng)[..., None] + tint.astype(np.float32)
+    picture *= np.exp(light)
+    picture += 3 * rng.standard_normal(picture.shape, dtype=np.float32)
     return np.clip(picture, 0, 255).astype(np.uint8)
 
 
-def _textures(pixels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return what texture adds to the light of each pixel (n, 96, 96)."""
-    count = len(pixels)
-    row, column = np.mgrid[:PIXELS, :PIXELS].astype(np.float32)
-    phase = rng.uniform(0, 2 * np.pi, size=(2, count, 1, 1)).astype(np.float32)
-    waves = 16 * np.sin(2 * np.pi * row / 4 + np.sin(column / 3) + phase[0])
-    ridges = 16 * np.sin(2 * np.pi * (row + column) / 5 + phase[1])
-    grain = rng.normal(size=pixels.shape).astype(np.float32)
-    tufts = 40 * (ndimage.gaussian_filter(grain, (0, 1, 1)) > 0.25)
-    pebbles = np.where(grain > 1.6, 45, 0)
-    blades = 14 * np.sin(2 * np.pi * column / 3 + grain)
-    kinds = np.stack([waves, ridges, tufts - 15, pebbles, blades])
-    return np.take_along_axis(kinds, pixels[None], axis=0)[0]
+def _noise(
+    shape: tuple[int, ...], width: float, rng: np.random.Generator
+) -> np.ndarray:
+    """Return random fields (n, h, w) of mean 0, variance 1 and smooth over a width."""
+    field = rng.standard_normal(shape, dtype=np.float32)
+    if width:
+        ndimage.gaussian_filter(field, (0, width, width), output=field, mode="wrap")
+    return field / field.std()
+
+
+def _ragged(terrain: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Return the terrain of each pixel (n, 96, 96): cells with ragged borders."""
+    count = len(terrain)
+    shape = (count, PIXELS, PIXELS)
+    place = np.arange(PIXELS, dtype=np.float32)
+    row, column = (
+        ((along + 0.6 * _noise(shape, 1.5, rng)) // CELL).clip(0, CELLS - 1).astype(int)
+        for along in (place[:, None], place[None, :])
+    )
+    cells = (row * CELLS + column).reshape(count, -1)
+    return np.take_along_axis(terrain.reshape(count, -1), cells, axis=1).reshape(shape)
+
+
+def _texture(ground: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Return the light and dark of each pixel (n, 96, 96) around its colour."""
+    shape = ground.shape
+    fine, coarse = _noise(shape, 0, rng), _noise(shape, 1.3, rng)
+    row = np.arange(PIXELS, dtype=np.float32)[:, None]
+    ripples = 9 * np.sin(row * 1.5 + 1.6 * coarse)
+    ridges = 15 * (coarse - np.roll(coarse, (1, 1), axis=(1, 2)))
+    crowns = 13 * np.clip(2 * coarse, -1.5, 1)
+    pebbles = 34 * ((fine > 1.4) * 1.0 - (fine < -1.4))
+    blades = 9 * (fine + np.roll(fine, 1, axis=1)) / np.sqrt(2)
+    kinds = {
+        WATER: ripples,
+        MOUNTAIN: ridges,
+        FOREST: crowns,
+        DIRT: pebbles,
+        GRASS: blades,
+    }
+    result = np.zeros(shape, dtype=np.float32)
+    for kind, light in kinds.items():
+        np.copyto(result, light, where=ground == kind, casting="same_kind")
+    return result
