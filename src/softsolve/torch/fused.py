@@ -88,7 +88,8 @@ class SampleFusedMaxima(Constant):
     ) -> Outputs:
         """Draw, solve and average in one pass."""
         point = _point(theta, temperature)
-        check_target(target)
+        if target is not None and not _surely_finite(_array(target)):
+            check_target(target)
         settings, rows = call.settings, len(theta)
         work = compiled_pass(settings, call.event_shape, theta.dtype)
         packed = _packed(call, rows, context)  # checked before anything is drawn
@@ -278,13 +279,19 @@ class Decode(Constant):
 def _point(theta: Tensor, temperature: Tensor) -> tuple[np.ndarray, np.ndarray]:
     """Return scores and temperatures as arrays, or raise if they cannot be used."""
     scores, temperatures = _array(theta), _array(temperature)
-    # What is not finite shows in a sum of squares, which is quick; so does what is only
-    # large, and has to be looked at more closely.
-    flat = scores.reshape(-1)
-    suspect = not (math.isfinite(flat.dot(flat)) and temperatures.min(initial=1) > 0)
-    if suspect or not math.isfinite(temperatures.dot(temperatures)):
+    positive = temperatures.min(initial=1) > 0
+    if not (positive and _surely_finite(scores) and _surely_finite(temperatures)):
         check_point(theta, temperature)
     return scores, temperatures
+
+
+def _surely_finite(values: np.ndarray) -> bool:
+    """Tell quickly whether numbers are finite: no if they are not, or only large.
+
+    What is not finite shows in a sum of squares.
+    """
+    flat = values.reshape(-1)
+    return math.isfinite(flat.dot(flat))
 
 
 def _packed(call: Call, rows: int, context: Outputs) -> np.ndarray:
