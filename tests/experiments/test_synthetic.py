@@ -19,15 +19,17 @@ SMALL = SyntheticConfig(
     labels=5,
     dimension=8,
     train_size=64,
+    validation_size=40,
     test_size=50,
     epochs=40,
     rounds=2,
+    learning_rates=(1e-9, 0.1),
 )
 
 
 def test_labels_are_rankings_that_noise_takes_from_the_truth() -> None:
     x, noisy, clean = make_data(SMALL)
-    assert x.shape == (4, 114, 8)
+    assert x.shape == (4, 154, 8)
     ordered = clean.sort(dim=-1).values
     assert torch.equal(ordered, torch.arange(1.0, 6).expand_as(ordered))
     agree = (noisy == clean).double().mean(dim=(1, 2))
@@ -43,6 +45,7 @@ def test_models_learn_from_clean_labels_and_not_from_noise(loss: str) -> None:
     for _ in range(SMALL.rounds):
         metrics = training.advance()
     result = {key: value.tolist() for key, value in training.result().items()}
+    assert [result["chosen"][place] for place in (0, 2)] == [1, 1]
     low, high = mean_over_runs(result, SMALL.runs)["partial"]
     assert low > 0.55
     assert high < 0.45
@@ -69,9 +72,11 @@ def test_every_loss_is_a_trial() -> None:
     [
         ({"epochs": 7, "rounds": 2}, "epochs must be a multiple of rounds"),
         ({"train_size": 8}, "train_size must be at least the batch size"),
+        ({"learning_rates": (0.0,)}, "learning_rates must be positive"),
+        ({"noise_levels": ()}, "noise_levels must be one or more"),
         ({"temperature": 0.0}, "temperature must be positive"),
     ],
 )
-def test_settings_that_are_wrong(changed: dict[str, float], message: str) -> None:
+def test_settings_that_are_wrong(changed: dict[str, object], message: str) -> None:
     with pytest.raises(SettingError, match=message):
         SyntheticConfig(**changed)  # type: ignore[arg-type]

@@ -7,6 +7,10 @@ Labels are the rankings of noisy scores,
     y_i = \operatorname{argmax}_y \langle x_i^\top w_0 + \sigma Z_i, y\rangle,
 
 with entries of :math:`w_0` uniform in {-1, 1} and normal :math:`x_i` and :math:`Z_i`.
+
+Learning rates are chosen for each model, on validation rows with its noise. With Adam
+this is a choice of temperature as well: the perturbed losses depend on θ/ε only, up to
+a factor, and the blackbox proxy on θ/λ, so that a tenth of ε is ten times the rate.
 """
 
 import dataclasses
@@ -28,11 +32,12 @@ Tensor = torch.Tensor
 
 # The paper draws its curves over epochs at 0.1334 and 0.7449.
 NOISE_LEVELS = (1e-2, 3e-2, 1e-1, 0.1334, 3e-1, 0.7449, 1.0, 3.0, 10.0, 30.0, 1e2, 1e3)
+COUNTS = ("epochs", "rounds", "batch_size")
 COSTS = {
-    "fenchel-young": 2.0,
-    "perturbed-squared": 6.0,
+    "fenchel-young": 2.3,
+    "perturbed-squared": 2.4,
     "squared": 1.0,
-    "blackbox": 12.0,
+    "blackbox": 8.7,
 }
 
 
@@ -46,6 +51,8 @@ class SyntheticConfig:
         σ. All are trained side by side, as are the runs.
     rounds
         How often, over the epochs, the models are judged.
+    learning_rates
+        What to choose from.
     temperature, num_samples
         ε and M, of the losses with noise.
     interpolation
@@ -57,12 +64,13 @@ class SyntheticConfig:
     runs: int = 3
     labels: int = 100
     dimension: int = 50
-    train_size: int = 1000
+    train_size: int = 3200
+    validation_size: int = 500
     test_size: int = 1000
     epochs: int = 2000
-    rounds: int = 40
+    rounds: int = 20
     batch_size: int = 32
-    learning_rate: float = 0.1
+    learning_rates: tuple[float, ...] = (1e-2, 1e-1, 1.0)
     temperature: float = 0.1
     num_samples: int = 2
     interpolation: float = 0.1
@@ -70,12 +78,15 @@ class SyntheticConfig:
     def __post_init__(self) -> None:
         unknown = [loss for loss in self.losses if loss not in LOSSES]
         require(not unknown, "losses", f"among {', '.join(LOSSES)}", self.losses)
-        require(bool(self.noise_levels), "noise_levels", "one or more", ())
-        for key in ("runs", "dimension", "test_size", "epochs", "rounds", "batch_size"):
+        for key in ("losses", "noise_levels", "learning_rates"):
+            require(bool(getattr(self, key)), key, "one or more", ())
+        rates = self.learning_rates
+        require(min(rates) > 0, "learning_rates", "positive", rates)
+        for key in ("runs", "dimension", "validation_size", "test_size", *COUNTS):
             require(getattr(self, key) >= 1, key, "at least 1", getattr(self, key))
         for key in ("labels", "num_samples"):
             require(getattr(self, key) >= 2, key, "at least 2", getattr(self, key))
-        for key in ("learning_rate", "temperature", "interpolation"):
+        for key in ("temperature", "interpolation"):
             require(getattr(self, key) > 0, key, "positive", getattr(self, key))
         enough = f"at least the batch size, {self.batch_size}"
         is_enough = self.train_size >= self.batch_size
@@ -94,9 +105,10 @@ class SyntheticRanking(Experiment[SyntheticConfig]):
             labels=20,
             dimension=10,
             train_size=512,
+            validation_size=200,
             test_size=500,
-            epochs=100,
-            rounds=20,
+            epochs=50,
+            rounds=10,
         ),
         "paper": SyntheticConfig(),
     }
@@ -145,7 +157,7 @@ def make_data(config: SyntheticConfig) -> tuple[Tensor, Tensor, Tensor]:
     and the noise of a run. Data is the same for all losses and seeds.
     """
     features, noisy, clean = [], [], []
-    size = config.train_size + config.test_size
+    size = config.train_size + config.validation_size + config.test_size
     rank = Ranking()
     for run in range(config.runs):
         generator = torch.Generator().manual_seed(run)
@@ -161,24 +173,27 @@ def make_data(config: SyntheticConfig) -> tuple[Tensor, Tensor, Tensor]:
 
 
 class NoiseLevels(Training):
-    """Linear models of all runs and noise levels, under one loss."""
+    """Linear models of all runs, noise levels and learning rates, under one loss."""
 
     def __init__(self, loss: str, config: SyntheticConfig, seed: int) -> None:
         x, noisy, clean = make_data(config)
         splits, size = x.shape[:2]
         rows = torch.arange(splits * size).view(splits, size)
-        self.held_out = rows[:, config.train_size :]
-        self.clean = clean[:, config.train_size :]
+        train, self.validation, self.test = torch.split(
+            rows, [config.train_size, config.validation_size, config.test_size], dim=1
+        )
+        self.clean = clean.flatten(end_dim=1)
         batches = config.train_size // config.batch_size
         self.steps_per_round = batches * config.epochs // config.rounds
+        self.rates = torch.tensor(config.learning_rates, dtype=torch.float64)
         self.models = AffineModels(
             x.flatten(end_dim=1),
             noisy.flatten(end_dim=1),
-            list(rows[:, : config.train_size]),
-            learning_rates=torch.tensor([config.learning_rate]),
+            list(train),
+            learning_rates=self.rates.float(),
             loss=ranking_loss(
                 loss,
-                temperatures=torch.tensor([config.temperature]),
+                temperatures=torch.full((len(self.rates),), config.temperature),
                 num_samples=config.num_samples,
                 interpolation=config.interpolation,
             ),
@@ -189,24 +204,25 @@ class NoiseLevels(Training):
         self.latest: Values = {}
 
     def advance(self) -> Values:
-        """Train for a round; return the loss and the accuracies of each model."""
+        """Train for a round; return the loss and the accuracies, (S, G)."""
         total = sum(self.models.step() for _ in range(self.steps_per_round))
-        right = torch.stack(
-            [
-                self.models.ranks(split, rows)[:, 0] == self.clean[split]
-                for split, rows in enumerate(self.held_out)
-            ]
-        )
+        right = [
+            self.models.ranks(split, rows) == self.clean[rows][:, None]
+            for split, rows in enumerate(self.test)
+        ]
         self.latest = {
-            "exact": right.all(dim=-1).double().mean(dim=-1),
-            "partial": right.double().mean(dim=(-2, -1)),
+            "exact": torch.stack([x.all(dim=2).double().mean(dim=0) for x in right]),
+            "partial": torch.stack([x.double().mean(dim=(0, 2)) for x in right]),
         }
         loss = float(torch.as_tensor(total).mean()) / self.steps_per_round
         return {"loss": loss, **self.latest}
 
     def result(self) -> Values:
-        """Return the accuracies at the end."""
-        return self.latest
+        """Return the accuracies of the chosen learning rates, and which these are."""
+        validation = self.models.correlations(list(self.validation))
+        chosen = validation.argmax(dim=1, keepdim=True)
+        values = {key: x.gather(1, chosen)[:, 0] for key, x in self.latest.items()}
+        return {**values, "chosen": chosen[:, 0], "rates": self.rates[chosen[:, 0]]}
 
     def state_dict(self) -> Values:
         """Return the models' state and the latest accuracies."""

@@ -1,5 +1,6 @@
 """What the ranking experiment on artificial data shows."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +21,7 @@ COLOURS = {
     "blackbox": "#EE6677",
 }
 CURVES_AT = (0.1334, 0.7449)
+TITLE = "Ranking artificial data"
 
 
 def mean_over_runs(metrics: Record, runs: int) -> dict[str, list[float]]:
@@ -28,6 +30,26 @@ def mean_over_runs(metrics: Record, runs: int) -> dict[str, list[float]]:
         key: np.reshape(metrics[key], (runs, -1)).mean(axis=0).tolist()
         for key in METRICS
     }
+
+
+def _curves(
+    lines: Sequence[Record], finals: dict[str, Record], runs: int
+) -> dict[str, dict[str, np.ndarray]]:
+    """Return, for each loss, accuracies (rounds, levels) at the chosen rates."""
+    curves = {}
+    for loss, result in finals.items():
+        chosen = np.array(result["chosen"])
+        rounds = [
+            {
+                key: np.take_along_axis(np.array(line[key]), chosen[:, None], axis=1)
+                for key in METRICS
+            }
+            for line in lines
+            if "round" in line and line["trial"]["loss"] == loss
+        ]
+        means = [mean_over_runs(values, runs) for values in rounds]
+        curves[loss] = {key: np.array([x[key] for x in means]) for key in METRICS}
+    return curves
 
 
 def _against_noise(results: dict[str, Record], levels: tuple[float, ...]) -> Figure:
@@ -50,49 +72,64 @@ def _against_noise(results: dict[str, Record], levels: tuple[float, ...]) -> Fig
 
 
 def _against_epochs(
-    config: "SyntheticConfig", rounds: list[Record], sigmas: list[float]
+    config: "SyntheticConfig",
+    curves: dict[str, dict[str, np.ndarray]],
+    sigmas: list[float],
 ) -> Figure:
     figure = Figure(figsize=(5 * len(sigmas), 7), layout="constrained")
+    grid = figure.subplots(2, len(sigmas), squeeze=False, sharex=True)
     for row, (key, title) in enumerate(METRICS.items()):
-        for column, sigma in enumerate(sigmas):
-            axes = figure.add_subplot(2, len(sigmas), row * len(sigmas) + column + 1)
+        for axes, sigma in zip(grid[row], sigmas, strict=True):
             place = config.noise_levels.index(sigma)
-            for loss in config.losses:
-                mine = [line for line in rounds if line["trial"]["loss"] == loss]
-                values = [
-                    mean_over_runs(line, config.runs)[key][place] for line in mine
-                ]
-                epochs = config.epochs // config.rounds * np.arange(1, len(values) + 1)
-                axes.plot(epochs, values, color=COLOURS[loss], label=TITLES[loss])
-            axes.set(xlabel="epoch", title=f"{title}, σ = {sigma:g}")
-            axes.set_ylim(-0.02, 1.02)
+            for loss, values in curves.items():
+                heights = values[key][:, place]
+                epochs = config.epochs // config.rounds * np.arange(1, len(heights) + 1)
+                axes.plot(epochs, heights, color=COLOURS[loss], label=TITLES[loss])
+            axes.set(title=f"{title}, σ = {sigma:g}", ylim=(-0.02, 1.02))
             axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False)
+            if row:
+                axes.set_xlabel("epoch")
+    grid[-1, -1].legend(frameon=False)
     return figure
+
+
+def _rates(config: "SyntheticConfig", finals: dict[str, Record]) -> Table:
+    rows = []
+    for place, sigma in enumerate(config.noise_levels):
+        rates = [
+            np.reshape(result["rates"], (config.runs, -1))[:, place]
+            for result in finals.values()
+        ]
+        rows.append([f"{sigma:g}", *(", ".join(f"{x:g}" for x in r) for r in rates)])
+    header = ["σ", *(TITLES[loss] for loss in finals)]
+    return Table("Learning rates chosen, run by run", header, rows)
 
 
 def synthetic_page(config: "SyntheticConfig", run: RunDirectory) -> Page:
     """Return the page of a run."""
     lines = run.read_metrics()
+    finals = {
+        line["trial"]["loss"]: line["result"] for line in lines if "result" in line
+    }
     results = {
-        line["trial"]["loss"]: mean_over_runs(line["result"], config.runs)
-        for line in lines
-        if "result" in line
+        loss: mean_over_runs(result, config.runs) for loss, result in finals.items()
     }
     note = (
         f"{config.labels} labels, dimension {config.dimension}, {config.train_size} "
-        f"training rows with noise σ, mean of {config.runs} runs. Accuracies are "
-        "against the ranking without noise, on test rows. The paper prints figures "
-        "only; sizes, learning rate, ε and M are ours."
+        f"training rows with noise σ, {config.epochs} epochs of batches of "
+        f"{config.batch_size}, mean of {config.runs} runs. Accuracies are against the "
+        "ranking without noise, on test rows. The paper prints figures only; sizes, "
+        "learning rates (chosen on validation rows with noise), ε, M and λ are ours."
     )
     blocks: list[Block] = [Text(note)]
+    if not finals:
+        return Page(TITLE, [*blocks, Text("No loss has been trained to its end yet.")])
     caption = "Accuracy against the noise of the labels."
     figure = _against_noise(results, config.noise_levels)
     blocks.append(Picture("synthetic-noise", caption, figure))
     sigmas = [sigma for sigma in CURVES_AT if sigma in config.noise_levels]
     if sigmas:
-        rounds = [line for line in lines if "round" in line]
-        figure = _against_epochs(config, rounds, sigmas)
+        figure = _against_epochs(config, _curves(lines, finals, config.runs), sigmas)
         blocks.append(Picture("synthetic-epochs", "Accuracy in training.", figure))
     for key, title in METRICS.items():
         rows = [
@@ -105,4 +142,4 @@ def synthetic_page(config: "SyntheticConfig", run: RunDirectory) -> Page:
         heading = title[0].upper() + title[1:]
         header = ["σ", *(TITLES[loss] for loss in results)]
         blocks.append(Table(f"{heading}, test", header, rows))
-    return Page("Ranking artificial data", blocks)
+    return Page(TITLE, [*blocks, _rates(config, finals)])
