@@ -1,5 +1,6 @@
 """The array route: all draws as rows of one batch, solved a chunk at a time."""
 
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,6 +16,9 @@ Starts = list[Any] | None
 # One solve more than there are draws, which then take a fraction of their time.
 SAMPLES_TO_PRIME_FOR = 4
 
+# So many numbers of noise are drawn at a time.
+BLOCK = 2**20
+
 
 def chunk_sizes(settings: Settings, theta: Array) -> Iterator[int]:
     """Yield how many draws to solve at a time, to stay within the memory budget."""
@@ -23,6 +27,53 @@ def chunk_sizes(settings: Settings, theta: Array) -> Iterator[int]:
     chunk = settings.chunk(rows, size, itemsize)
     for start in range(0, settings.num_samples, chunk):
         yield min(chunk, settings.num_samples - start)
+
+
+def noise_chunks(
+    settings: Settings, theta: Array, draw: Callable[[int], Array]
+) -> Iterator[Array]:
+    """Yield noise (B, m, d) for as many draws m as are to be solved at a time.
+
+    ``draw`` draws it for a number of samples of each row, here in blocks that do not
+    depend on the memory budget, so that the numbers do not either.
+    """
+    total = settings.num_samples
+    block = min(total, max(1, BLOCK // max(1, math.prod(theta.shape))))
+    blocks = (draw(min(block, total - start)) for start in range(0, total, block))
+    chunk = next(chunk_sizes(settings, theta))
+    if chunk < block:
+        for z in blocks:
+            for start in range(0, z.shape[1], chunk):
+                yield z[:, start : start + chunk, :]
+        return
+    together = math.ceil(chunk / block) if chunk == total else chunk // block
+    while parts := list(itertools.islice(blocks, together)):
+        yield join_draws(parts)
+
+
+def join_draws(parts: list[Array]) -> Array:
+    """Return arrays (B, m, …) of some draws each as one of them all."""
+    if len(parts) == 1:
+        return parts[0]
+    return array_namespace(parts[0]).concat(parts, axis=1)
+
+
+class RunningSum:
+    """A sum of arrays, one after the other, that does not lose digits.
+
+    What rounding takes away from an addition is added with the next (Kahan).
+    """
+
+    def __init__(self) -> None:
+        self.total: Array = 0.0
+        self._lost: Array = 0.0
+
+    def add(self, part: Array) -> None:
+        """Add an array."""
+        part = part - self._lost
+        total = self.total + part
+        self._lost = (total - self.total) - part
+        self.total = total
 
 
 def solve_draws(

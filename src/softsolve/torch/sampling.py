@@ -1,7 +1,7 @@
 """Drawing noise and solving, outside of differentiation."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,9 +10,11 @@ import torch
 from softsolve import estimators, layer
 from softsolve._arrays import inner
 from softsolve.array_route import (
+    RunningSum,
     Starts,
-    chunk_sizes,
+    join_draws,
     must_look_at_solutions,
+    noise_chunks,
     prime,
     solve_draws,
 )
@@ -68,6 +70,12 @@ class Call:
             return draw(self.settings.noise, shape, theta, self.generator)
 
         return self.draw_rows(draw_rows, rows)
+
+    def noise_chunks(self, theta: Tensor) -> Iterator[Tensor]:
+        """Yield the noise of as many draws as are solved at a time."""
+        return noise_chunks(
+            self.settings, theta, lambda count: self.noise(theta, count)
+        )
 
     def draw_rows(self, draw: Callable[[int], Tensor], rows: int) -> Tensor:
         """Draw something for each row, once where vmap wants it to be the same."""
@@ -235,17 +243,16 @@ class SampleSolutions(Constant):
         """Draw and solve, a chunk of samples at a time."""
         check_point(theta, temperature)
         call.prime(theta, context)
-        sums, kept = [], []
+        total, kept = RunningSum(), []
         with full_precision(theta):
-            for count in chunk_sizes(call.settings, theta):
-                z = call.noise(theta, count)
+            for z in call.noise_chunks(theta):
                 y = call.samples(call.perturb(theta, temperature, z), context)
                 retained = Retained(call.settings, y)
                 retained.require(call.least)
-                sums.append(retained.weigh(y).sum(dim=1))
+                total.add(retained.weigh(y).sum(dim=1))
                 if call.keep:
                     kept.append((z, retained.fill(y) if call.least else y))
-            mean = torch.stack(sums).sum(dim=0) / call.settings.num_samples
+            mean = total.total / call.settings.num_samples
             if not call.keep:
                 return (mean,)
             z, y = _join(kept)
@@ -278,25 +285,20 @@ class SampleMaxima(Constant):
         check_point(theta, temperature)
         check_target(target)
         call.prime(theta, context)
-        parts, kept = [], []
+        sums, kept = (RunningSum(), RunningSum(), RunningSum()), []
         with full_precision(theta):
-            for count in chunk_sizes(call.settings, theta):
-                z = call.noise(theta, count)
+            for z in call.noise_chunks(theta):
                 values, gradients, moment = sampled_maxima(
                     call, theta, temperature, target, context, z
                 )
-                share = count / call.settings.num_samples
-                parts.append(
-                    (
-                        values.mean(dim=1) * share,
-                        gradients.mean(dim=1) * share,
-                        moment * share,
-                    )
-                )
+                share = z.shape[1] / call.settings.num_samples
+                means = (values.mean(dim=1), gradients.mean(dim=1), moment)
+                for total, mean in zip(sums, means, strict=True):
+                    total.add(mean * share)
                 if call.keep:
                     kept.append((z, gradients))
-        sums = tuple(torch.stack(part).sum(dim=0) for part in zip(*parts, strict=True))
-        return (*sums, *_join(kept)) if call.keep else sums
+        found = tuple(total.total for total in sums)
+        return (*found, *_join(kept)) if call.keep else found
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *operands: Any) -> Any:
@@ -333,7 +335,5 @@ def sampled_maxima(
 
 
 def _join(kept: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    if len(kept) == 1:
-        return kept[0]
-    z, y = (torch.cat(part, dim=1) for part in zip(*kept, strict=True))
-    return z, y
+    z, y = zip(*kept, strict=True)
+    return join_draws(list(z)), join_draws(list(y))
