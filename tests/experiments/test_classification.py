@@ -367,7 +367,7 @@ def test_an_interrupted_run_continues_to_the_same_numbers(
         with pytest.raises(KeyboardInterrupt):
             run(data, tmp_path / "parts", config, Interrupting(rounds))
     assert run(data, tmp_path / "parts", config, Silent()) == whole
-    assert set(whole["curves"]) == {"Cross entropy", "Perturbed FY, M = 1"}
+    assert set(whole["curves"]) == {"Cross entropy", "FY, M = 1"}
     assert set(whole["sweep"]) == {"0.1", "1"}
 
 
@@ -387,7 +387,7 @@ def test_all_losses_learn_the_digits(tmp_path: Path) -> None:
     assert usual["test_squared"] < 0.2
     page = Path(CliRunner().invoke(main, ["report", str(tmp_path)]).stdout.strip())
     assert page.read_text().count("<img") == 2
-    assert "Perturbed FY, M = 1000" in page.read_text()
+    assert "FY, M = 1000" in page.read_text()
     assert "within 2 points of the best at ε = 0.1<" in page.read_text()
 
 
