@@ -147,6 +147,17 @@ def _all_bits(flip, z):
     return lambda flip, z: ones if flip else np.uint64(0)
 
 
+def word_of(number, z):
+    """Return a whole number as a word of the width of z's numbers."""
+
+
+@overload(word_of)
+def _word_of(number, z):
+    if z.dtype == types.float32:
+        return lambda number, z: np.uint32(number)
+    return lambda number, z: np.uint64(number)
+
+
 @intrinsic
 def stream_lanes(typing_context, keys, numbers, antithetic, z):
     """Return the key words and the bits of a flip for each lane's key and sample."""
@@ -256,10 +267,12 @@ def _fill_lanes(noise, keys, numbers, antithetic, z, s):
         size = z.shape[0]
         half = (size + 1) // 2
         one, two, flip = stream_lanes(keys, numbers, antithetic, z)
-        index = lanes_of(all_bits(False, z))
         for at in range(half):
+            # Not an index that is advanced by 1: LLVM subtracts a register of ones,
+            # which it makes anew of whatever is in it, so that each step would wait
+            # for the one before.
+            index = lanes_of(word_of(at, z))
             z1, s1, z2, s2 = pair(one, two, index, flip)
-            index = advance(index, 1)
             store(z, at * LANES, z1)
             if scored:
                 store(s, at * LANES, s1)
