@@ -2,11 +2,13 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
+import jax.numpy as jnp
 
 from softsolve import layer
+from softsolve.jax.checks import require
 from softsolve.jax.layers import Perturbed
 from softsolve.jax.sampling import Call
 
@@ -80,11 +82,18 @@ def _forward(
 
 def _backward(call: Call, length: float, residuals: Any, g: Array) -> tuple[Any, ...]:
     y, theta, context = residuals
-    moved = _solution(call, length, theta - length * g, context)
+    step = jax.lax.stop_gradient(theta - length * g)
+    good = jnp.isfinite(step).all(axis=1)
+    zero = require(good, _raise_bad_step, step).astype(step.dtype)
+    moved = _solution(call, length, step + zero, context)
     return _final((y - moved) / length, theta, g), None
 
 
 _solution.defvjp(_forward, _backward)
+
+
+def _raise_bad_step(row: int, values: Array) -> NoReturn:
+    layer.raise_not_finite(row, values, "theta - interpolation * gradient")
 
 
 @jax.custom_jvp
