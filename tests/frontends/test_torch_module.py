@@ -140,6 +140,62 @@ class TestRandomness:
         (expected,) = torch.autograd.grad(again, theta, torch.ones_like(again) * theta)
         torch.testing.assert_close(pulled, expected, rtol=0, atol=0)
 
+    def test_generators_must_be_generators(self):
+        layer = Perturbed(Ranking(), num_samples=3)
+        with pytest.raises(
+            TypeError, match=r"generator must be a torch\S*Generator; got"
+        ):
+            layer(scores(2, 4), generator=0)
+
+
+class TestRanks:
+    """Data-parallel training: processes with parts of a batch each."""
+
+    @pytest.fixture(autouse=True)
+    def _group(self, tmp_path):
+        torch.distributed.init_process_group(
+            "gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1
+        )
+        yield
+        torch.distributed.destroy_process_group()
+
+    def drawn(self, monkeypatch, rank, layer):
+        """Return the outputs of a process with that rank of four, all seeded alike."""
+        monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 4)
+        monkeypatch.setattr(torch.distributed, "get_rank", lambda: rank)
+        torch.manual_seed(0)
+        theta = torch.zeros(30, 5)
+        first, second = layer(theta), layer(theta)
+        value = layer.maximum(theta)
+        given = layer(theta, generator=seeded(1))
+        return first, second, value, layer.sample(theta), given, torch.rand(1)
+
+    @routes
+    @pytest.mark.parametrize("noise", NOISES)
+    def test_each_draws_its_own_noise(self, monkeypatch, route, noise):
+        layer = Perturbed(Ranking(), num_samples=2, noise=noise, route=route)
+        ranks = [self.drawn(monkeypatch, rank, layer) for rank in range(4)]
+        again = self.drawn(monkeypatch, 0, layer)
+        for left, right in zip(ranks[0], again, strict=True):
+            assert torch.equal(left, right)
+        for rank in range(1, 4):
+            for left, right in zip(ranks[0][:4], ranks[rank][:4], strict=True):
+                assert (left != right).any()
+            # A generator that is given is used; the default one stays in step.
+            for left, right in zip(ranks[0][4:], ranks[rank][4:], strict=True):
+                assert torch.equal(left, right)
+        assert not torch.equal(ranks[0][0], ranks[0][1])
+
+    @routes
+    def test_mapped_calls(self, route):
+        layer = Perturbed(Ranking(), num_samples=2, route=route)
+        gradient = torch.func.grad(lambda theta: layer(theta)[0])
+        for randomness, distinct in (("same", 1), ("different", 10)):
+            mapped = torch.func.vmap(gradient, randomness=randomness)
+            made = mapped(torch.zeros(30, 5))
+            assert len(torch.unique(made, dim=0)) >= distinct
+            assert (distinct > 1) or (made == made[:1]).all()
+
 
 class TestPrecision:
     @routes

@@ -24,6 +24,7 @@ from softsolve.torch.maximum import AttachMaximum
 from softsolve.torch.operators import checked_point, checked_target
 from softsolve.torch.precision import full_precision
 from softsolve.torch.products import Vjp, jacobian
+from softsolve.torch.random import own_generator
 from softsolve.torch.rules import ArrayRule, Rule, three
 from softsolve.torch.sampling import Call, SampleMaxima, SampleSolutions, sampled_maxima
 from softsolve.torch.transforms import vary_where_random
@@ -328,6 +329,10 @@ class Perturbed(nn.Module):
     def _call(
         self, rows: Rows, generator: torch.Generator | None, *, keep: bool
     ) -> Call:
+        if generator is not None:
+            advice = "Pass torch.Generator().manual_seed(0), or call torch.manual_seed."
+            layer.check_type(generator, torch.Generator, "generator", advice)
+        generator = own_generator(generator, rows.theta.device)
         return Call(self.settings, rows.event_shape, generator, keep)
 
     def _fused(self, rows: Rows, *, maximum: bool = False) -> bool:
@@ -393,8 +398,8 @@ class Perturbed(nn.Module):
         temperature: Temperature | None,
     ) -> tuple[Rows, Tensor, tuple[int, ...]]:
         rows = self.rows(theta.detach(), context, temperature)
-        settings = self.settings.with_form("solution")
-        call = Call(settings, rows.event_shape, generator, keep=True, least=0)
+        call = self._call(rows, generator, keep=True)
+        call.settings, call.least = self.settings.with_form("solution"), 0
         with torch.no_grad(), full_precision(rows.theta):
             sampler = self._sampler(rows)
             _, _, y, *_ = sampler.apply(call, *rows.drawn_at, *rows.context)

@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
 from softsolve.noise import (
     DERIVATIVES,
@@ -13,6 +14,23 @@ from softsolve.noise import (
     Noise,
     Normal,
 )
+
+
+def own_generator(
+    generator: torch.Generator | None, device: torch.device
+) -> torch.Generator | None:
+    """Return what a call draws from: under data-parallel training, the rank's own.
+
+    Ranks that were seeded alike would else draw the same noise for their parts of a
+    batch. None stands for torch's default generator.
+    """
+    parallel = torch.distributed.is_available() and torch.distributed.is_initialized()
+    if generator is not None or not parallel or torch.compiler.is_compiling():
+        return generator
+    with temporarily_clear_interpreter_stack():  # a seed is no part of what is mapped
+        seeds = torch.randint(2**62, (torch.distributed.get_world_size(),))
+        seed = int(seeds[torch.distributed.get_rank()])
+    return torch.Generator(device).manual_seed(seed)
 
 
 def draw(
