@@ -46,9 +46,9 @@ class Settings:
         baseline: str,
         form: str,
         backward: str,
-        symmetric: bool,
+        symmetric: object,
         route: str,
-        memory_budget: int,
+        memory_budget: object,
     ) -> "Settings":
         """Check the hyperparameters and resolve names and defaults."""
         if not callable(solver):
@@ -63,12 +63,11 @@ class Settings:
                 f"Make one: {solver.__name__}(...)."
             )
             raise TypeError(msg)
-        if isinstance(num_samples, bool) or not isinstance(num_samples, int):
-            msg = f"num_samples must be a whole number ≥ 1; got {num_samples!r}."
+        num_samples = _whole_number("num_samples", num_samples)
+        memory_budget = _whole_number("memory_budget", memory_budget)
+        if not isinstance(symmetric, bool):
+            msg = f"symmetric must be True or False; got {symmetric!r}."
             raise TypeError(msg)
-        if num_samples < 1:
-            msg = f"num_samples must be at least 1; got {num_samples}."
-            raise ValueError(msg)
         _check_choice("baseline", baseline, ("auto", "none", "point", "leave_one_out"))
         _check_choice("form", form, ("solution", "maximum"))
         _check_choice("backward", backward, ("shared", "independent"))
@@ -278,6 +277,17 @@ def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
         raise ValueError(msg)
 
 
+def _whole_number(name: str, value: object) -> int:
+    """Return a whole number from 1 on, NumPy's included, as an int."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        msg = f"{name} must be a whole number ≥ 1; got {value!r}."
+        raise TypeError(msg)
+    if value < 1:
+        msg = f"{name} must be at least 1; got {value}."
+        raise ValueError(msg)
+    return int(value)
+
+
 def _resolve_baseline(baseline: str, num_samples: int) -> Baseline:
     if baseline == "auto":
         return best_baseline(num_samples)
@@ -346,6 +356,16 @@ def raise_not_finite(row: int, values: Any, what: str = "theta") -> NoReturn:
     msg = (
         f"{what} must be finite; row {row} has {values}. Look for a division by zero, "
         "an overflow or an exploding gradient where it is computed."
+    )
+    raise ValueError(msg)
+
+
+def raise_zero_score(row: int, values: Any) -> NoReturn:
+    """Raise for scores of zero under multiplicative noise, naming the first bad row."""
+    msg = (
+        "theta must not be zero anywhere under multiplicative perturbation, which "
+        f"leaves zeros as they are and has no derivative there; row {row} has {values}."
+        ' Use perturbation="additive", or keep scores away from zero.'
     )
     raise ValueError(msg)
 
@@ -441,6 +461,8 @@ def check_temperature(temperature: object) -> None:
             raise_bad_temperature(0, float(temperature))
         return
     try:
+        if temperature is None or isinstance(temperature, str):
+            raise TypeError  # NumPy makes numbers of them
         values = np.atleast_1d(np.asarray(temperature, dtype=float)).reshape(-1)
     except (TypeError, ValueError):
         msg = f"temperature must be a number or an array of them; got {temperature!r}."
@@ -538,7 +560,8 @@ def raise_clipped_second_order(settings: Settings) -> NoReturn:
 def check_type(value: object, kind: type, name: str, advice: str) -> None:
     """Raise unless an argument is of a type."""
     if not isinstance(value, kind):
-        wanted = f"{kind.__module__.removesuffix('.layers')}.{kind.__name__}"
+        module = kind.__module__.removesuffix(".layers").removesuffix("._C")
+        wanted = f"{module}.{kind.__name__}"
         msg = f"{name} must be a {wanted}; got {type(value).__name__}. {advice}"
         raise TypeError(msg)
 

@@ -8,8 +8,9 @@ from torch import func
 from softsolve import solver
 from softsolve.errors import SolverError
 from softsolve.noise import NOISES, CustomNoise
-from softsolve.solvers import OneHot, Ranking
+from softsolve.solvers import FiniteSet, OneHot, Ranking
 from softsolve.torch import FenchelYoungLoss, Perturbed
+from support.references import Exact, PlaneReference
 from support.statistics import assert_derivative
 
 # What autograd and the compiler make of each other, without generating code.
@@ -74,6 +75,26 @@ def test_learned_temperature():
     (pulled,) = torch.autograd.grad((layer(rows(THETA), eps) * G).sum(), eps)
     exact = func.grad(lambda e: torch.softmax(THETA / e, -1) @ G)(eps[0].detach())
     assert_derivative(pulled.numpy(), exact.numpy())
+
+
+def test_multiplicative():
+    points = FiniteSet([[0.2, 1.0], [1.4, 0.3], [0.9, -1.1], [-0.8, -0.6]])
+    at, g = torch.tensor([0.8, -1.1], dtype=torch.float64), G[:2]
+    plain = Perturbed(
+        points, temperature=EPS, num_samples=100, perturbation="multiplicative"
+    )
+    plane = PlaneReference(points, "normal", "multiplicative", at.numpy(), EPS)
+    exact = Exact(plane.expectation, at.numpy(), EPS)
+    layer = torch.compile(plain, **QUICK)
+    theta = at.expand(ROWS, 2).clone().requires_grad_()
+    y = layer(theta)
+    (pulled,) = torch.autograd.grad((y * g).sum(), theta)
+    assert_derivative(y.detach().numpy(), exact.value)
+    assert_derivative(pulled.numpy(), g.numpy() @ exact.jacobian, EPS)
+    zero = theta.detach().clone()
+    zero[2, 1] = 0
+    with pytest.raises(ValueError, match=r"theta must not be zero .*; row 2 has \["):
+        layer(zero)
 
 
 def test_grad_and_jacrev():

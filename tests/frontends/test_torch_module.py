@@ -143,7 +143,7 @@ class TestRandomness:
     def test_generators_must_be_generators(self):
         layer = Perturbed(Ranking(), num_samples=3)
         with pytest.raises(
-            TypeError, match=r"generator must be a torch\S*Generator; got"
+            TypeError, match=r"generator must be a torch.Generator; got int"
         ):
             layer(scores(2, 4), generator=0)
 
@@ -365,6 +365,55 @@ class TestShapes:
     def test_frozen_scores(self, route):
         layer = Perturbed(Ranking(), num_samples=4, route=route)
         assert not layer(scores(3, 4)).requires_grad
+
+
+class TestArguments:
+    @routes
+    def test_temperatures_of_every_kind(self, route):
+        layer = Perturbed(Ranking(), num_samples=4, route=route)
+        theta = scores(2, 3)
+        expected = layer(theta, generator=seeded(), temperature=2.0)
+        for kind in (2, np.float32(2), np.array(2.0), np.array([2.0, 2]), [2.0, 2.0]):
+            for made in (
+                layer(theta, generator=seeded(), temperature=kind),
+                Perturbed(Ranking(), num_samples=4, route=route, temperature=kind)(
+                    theta, generator=seeded()
+                ),
+            ):
+                torch.testing.assert_close(made, expected, rtol=0, atol=0)
+        assert list(
+            Perturbed(Ranking(), temperature=np.array([1.0, 2.0])).state_dict()
+        ) == ["temperature"]
+
+    @pytest.mark.parametrize("temperature", [None, "1", "hot", [[1], [1, 2]]])
+    def test_temperatures_that_are_no_numbers(self, temperature):
+        with pytest.raises(TypeError, match="temperature must be a number or an array"):
+            Perturbed(Ranking(), temperature=temperature)
+
+    @routes
+    def test_zero_scores_under_multiplicative_noise(self, route):
+        layer = Perturbed(
+            Ranking(), num_samples=3, perturbation="multiplicative", route=route
+        )
+        theta = scores(3, 4)
+        theta[1, 2] = 0
+        loss = FenchelYoungLoss(layer)
+        for call in (layer, layer.maximum, lambda at: loss(at, theta)):
+            with pytest.raises(ValueError, match=r"multiplicative .*; row 1 has \["):
+                call(theta)
+
+    def test_targets_of_other_types(self):
+        loss = FenchelYoungLoss(Perturbed(Ranking(), num_samples=3))
+        theta = scores(2, 3)
+        with pytest.raises(TypeError, match=r"y must be a torch.Tensor; got ndarray"):
+            loss(theta, np.ones((2, 3)))
+        target = Ranking()(theta)
+        with pytest.raises(ValueError, match="y must not require a gradient"):
+            loss(theta, target.requires_grad_())
+        with pytest.raises(ValueError, match="y must not require a gradient"):
+            torch.func.grad(loss, 1)(theta, target.detach())
+        # A target that is only passed along is a constant.
+        torch.func.hessian(loss)(theta, target.detach())
 
 
 class TestLoss:

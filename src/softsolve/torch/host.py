@@ -39,11 +39,16 @@ def check_values(settings: Settings, y: Tensor, rows: int) -> None:
             layer.raise_bad_solution(settings.name, row)
 
 
-def check_point(theta: Tensor, temperature: Tensor) -> None:
+def check_point(
+    theta: Tensor, temperature: Tensor, *, multiplicative: bool = False
+) -> None:
     """Raise for scores or temperatures that cannot be used."""
     row = first_bad_row(theta)
     if row is not None:
         layer.raise_not_finite(row, theta[row].tolist())
+    row = first_bad_row(1 / theta) if multiplicative else None
+    if row is not None:
+        layer.raise_zero_score(row, theta[row].tolist())
     good = (temperature > 0) & torch.isfinite(temperature)
     if not bool(good.all()):
         row = int((~good).to(torch.int8).argmax())

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -70,6 +71,15 @@ class Rows:
         return values if values.dtype == self.dtype else values.to(self.dtype)
 
 
+def _as_tensor(temperature: Any) -> Any:
+    """Return numbers as floats, and arrays or lists of them as tensors."""
+    if isinstance(temperature, torch.Tensor | float):
+        return temperature
+    if isinstance(temperature, int) or np.ndim(temperature) == 0:
+        return float(temperature)
+    return torch.as_tensor(np.asarray(temperature, dtype=float))
+
+
 class Perturbed(nn.Module):
     r"""A smoothed, differentiable solver.
 
@@ -108,9 +118,15 @@ class Perturbed(nn.Module):
         Project derivatives on what is known of the Jacobian: symmetric, and zero off
         the directions of the polytope. For exact linear solvers.
     route
-        ``"auto"``, ``"array"`` or ``"host"``.
+        ``"auto"``, or one of ``"fused"``, ``"array"`` and ``"host"``.
     memory_budget
         Bytes that the draws solved at a time may take.
+
+    Notes
+    -----
+    Noise comes from torch's default generator, or from ``generator=``. ``torch.vmap``
+    decides by ``randomness=`` where it is the same. Processes of ``torch.distributed``
+    draw their own, even if they are seeded alike, unless the layer is compiled.
 
     Examples
     --------
@@ -156,12 +172,11 @@ class Perturbed(nn.Module):
             layer.check_temperature(temperature.detach().cpu())
         else:
             layer.check_temperature(temperature)
-        if isinstance(temperature, torch.Tensor) and not isinstance(
-            temperature, nn.Parameter
-        ):
-            self.register_buffer("temperature", temperature)
-        else:
+        temperature = _as_tensor(temperature)
+        if isinstance(temperature, float | nn.Parameter):
             self.temperature = temperature
+        else:
+            self.register_buffer("temperature", temperature)
 
     def forward(
         self,
@@ -280,11 +295,13 @@ class Perturbed(nn.Module):
         if flat.shape != (count, size):
             flat = flat.reshape(count, size)
         temperature = self.temperature if temperature is None else temperature
+        if not isinstance(temperature, torch.Tensor):
+            layer.check_temperature(temperature)
+            temperature = _as_tensor(temperature)
         if isinstance(temperature, torch.Tensor):
             temperature = temperature.to(device=theta.device, dtype=work)
             spread = layer.spread_temperature(temperature, batch_shape)
         else:
-            layer.check_temperature(temperature)
             spread = torch.full((count,), temperature, dtype=work, device=theta.device)
         contexts = layer.flatten_context(
             batch_shape,
@@ -432,7 +449,7 @@ class Perturbed(nn.Module):
         settings = self.settings
         call = self._call(rows, generator, keep=True)
         tau = settings.perturbation.coordinates(rows.theta)
-        theta, temperature = checked_point(*rows.fixed)
+        theta, temperature = checked_point(*rows.fixed, call.multiplicative)
         z = call.noise(theta, settings.num_samples)
         values = call.samples(call.perturb(theta, temperature, z), rows.context)
         mean = values.mean(dim=1)
@@ -458,7 +475,7 @@ class Perturbed(nn.Module):
     ) -> Tensor:
         call = self._call(rows, generator, keep=True)
         call.difference = difference
-        theta, temperature = checked_point(*rows.fixed)
+        theta, temperature = checked_point(*rows.fixed, call.multiplicative)
         if target is not None:
             target = checked_target(target)
         z = call.noise(theta, self.settings.num_samples)

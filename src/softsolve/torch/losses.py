@@ -72,11 +72,12 @@ class FenchelYoungLoss(nn.Module):
         temperature: Temperature | None = None,
     ) -> Tensor:
         """Return the loss."""
+        layer.check_type(y, torch.Tensor, "y", "Use torch.as_tensor.")
         rows = self.perturbed.rows(theta, context, temperature)
         full_shape = rows.batch_shape + rows.event_shape
         if tuple(y.shape) != full_shape:
             layer.raise_bad_target(tuple(y.shape), full_shape)
-        if y.requires_grad and not torch._C._functorch.is_functorch_wrapped_tensor(y):
+        if y.requires_grad:
             msg = (
                 "y must not require a gradient: Fenchel-Young targets are constants. "
                 "Pass y.detach()."

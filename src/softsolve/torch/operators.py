@@ -24,14 +24,18 @@ _SETTINGS: weakref.WeakValueDictionary[int, Settings] = weakref.WeakValueDiction
 
 
 @torch.library.custom_op("softsolve::checked_point", mutates_args=())
-def checked_point(theta: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
+def checked_point(
+    theta: Tensor, temperature: Tensor, multiplicative: bool
+) -> tuple[Tensor, Tensor]:
     """Return copies of the point, or raise if it cannot be used."""
-    check_point(theta, temperature)
+    check_point(theta, temperature, multiplicative=multiplicative)
     return theta.clone(), temperature.clone()
 
 
 @checked_point.register_fake
-def _(theta: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
+def _(
+    theta: Tensor, temperature: Tensor, multiplicative: bool
+) -> tuple[Tensor, Tensor]:
     return torch.empty_like(theta), torch.empty_like(temperature)
 
 

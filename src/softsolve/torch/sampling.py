@@ -61,6 +61,11 @@ class Call:
     # whether noise is the same along them.
     mapped: tuple[tuple[int, bool], ...] = ()
 
+    @property
+    def multiplicative(self) -> bool:
+        """Whether noise multiplies the scores, which must not be zero then."""
+        return self.settings.perturbation.name == "multiplicative"
+
     def noise(self, theta: Tensor, count: int) -> Tensor:
         """Draw noise for so many samples of each row, (B, count, d)."""
         rows, size = theta.shape
@@ -241,7 +246,7 @@ class SampleSolutions(Constant):
         call: Call, theta: Tensor, temperature: Tensor, *context: Tensor
     ) -> tuple[Tensor, ...]:
         """Draw and solve, a chunk of samples at a time."""
-        check_point(theta, temperature)
+        check_point(theta, temperature, multiplicative=call.multiplicative)
         call.prime(theta, context)
         total, kept = RunningSum(), []
         with full_precision(theta):
@@ -282,7 +287,7 @@ class SampleMaxima(Constant):
         *context: Tensor,
     ) -> tuple[Tensor, ...]:
         """Draw and solve, a chunk of samples at a time."""
-        check_point(theta, temperature)
+        check_point(theta, temperature, multiplicative=call.multiplicative)
         check_target(target)
         call.prime(theta, context)
         sums, kept = (RunningSum(), RunningSum(), RunningSum()), []
