@@ -94,7 +94,7 @@ def draw_path(axes: Axes, path: np.ndarray, colour: str, scale: float = 1.0) -> 
     points = (cells[:, ::-1] + 0.5) * scale - 0.5
     lines = np.stack([points[first], points[second]], axis=1)
     axes.add_collection(LineCollection(list(lines), colors=colour, linewidths=1.8))
-    axes.scatter(*points.T, s=9, color=colour, lw=0, zorder=3)
+    axes.plot(points[:, 0], points[:, 1], "o", ms=3, color=colour)
 
 
 def _maps(losses: Sequence[str], run: RunDirectory) -> Figure | None:
