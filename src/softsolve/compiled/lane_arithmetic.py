@@ -91,6 +91,30 @@ def equal(typing_context: Any, left: Any, right: Any) -> Any:
 
 
 @intrinsic
+def where_equal(typing_context: Any, left: Any, right: Any, yes: Any, no: Any) -> Any:
+    """Return ``yes`` in the lanes where two integers agree, and ``no`` elsewhere."""
+
+    def lower(context, builder, signature, values):
+        left, right, yes, no = values
+        return builder.select(builder.icmp_unsigned("==", left, right), yes, no)
+
+    return yes(left, right, yes, no), lower
+
+
+@intrinsic
+def count_equal(typing_context: Any, left: Any, right: Any, mask: Any) -> Any:
+    """Return in how many of the lanes whose bit is set in ``mask`` integers agree."""
+
+    def lower(context, builder, signature, values):
+        left, right, mask = values
+        same = builder.icmp_unsigned("==", left, right)
+        bits = builder.zext(builder.bitcast(same, ir.IntType(LANES)), ir.IntType(64))
+        return builder.ctpop(builder.and_(bits, mask))
+
+    return types.int64(left, right, types.int64), lower
+
+
+@intrinsic
 def where_marked(typing_context: Any, marks: Any, yes: Any, no: Any) -> Any:
     """Return ``yes`` in the lanes whose mark, a uint8, is not 0, else ``no``."""
 

@@ -9,7 +9,17 @@ sums in registers.
 
 import numpy as np
 
-from softsolve.compiled.lane_arithmetic import fmuladd, least, scaled, subtract, total
+from softsolve.compiled.lane_arithmetic import (
+    advance,
+    count_equal,
+    fmuladd,
+    least,
+    offsets,
+    scaled,
+    subtract,
+    total,
+    where_equal,
+)
 from softsolve.compiled.lanes import LANES, fill, load, maximum, store, where_less
 from softsolve.compiled.native import borrowed, call_address, hold
 from softsolve.compiled.passes import (
@@ -21,6 +31,9 @@ from softsolve.compiled.passes import (
     dot,
 )
 from softsolve.compiled.random import row_key
+
+# Scores up to which it is quicker to go through all of them than from lane to lane.
+FEW_SCORES = 32
 
 
 def forward_position_lanes(
@@ -59,9 +72,11 @@ def forward_position_lanes(
     places = np.empty(LANES, np.uint32)
     counts = np.empty(size, np.int64)
     kept = codes.view(np.uint32)
+    whole = kept.reshape(-1)
     keep, targeted = codes.shape[1] > 0, target.shape[0] > 0
-    zero, infinity = theta.dtype.type(0), theta.dtype.type(np.inf)
-    none = fill(zero)
+    zero, one = theta.dtype.type(0), theta.dtype.type(1)
+    infinity = theta.dtype.type(np.inf)
+    none, order = fill(zero), offsets(fill(np.uint64(0)))
     held = (z, s, zs, sample_of, key_of, live, places, counts)
     z = borrowed(z)
     s = borrowed(s)
@@ -82,10 +97,12 @@ def forward_position_lanes(
         last = min(first + group, num_samples)
         for begin in range(first, last, LANES):
             count = min(LANES, last - begin)
-            for lane in range(LANES):
-                sample_of[lane] = begin + lane
-                live[lane] = 1 if lane < count else 0
-            alive = load(live, 0)
+            store(sample_of, 0, advance(order, begin))
+            alive = fill(one)
+            if count < LANES:
+                for lane in range(LANES):
+                    live[lane] = 1 if lane < count else 0
+                alive = load(live, 0)
             call_address(fill_noise, (key_of, sample_of, antithetic, z, s))
             best_noise, place = load(zs, 0), fill(np.uint32(0))
             best = scaled(amplitude, best_noise, fill(theta[row, 0]))
@@ -96,9 +113,16 @@ def forward_position_lanes(
                 best_noise = where_less(best, score, noise, best_noise)
                 best = maximum(best, score)
             store(places, 0, place)
-            for lane in range(count):
-                counts[places[lane]] += 1
-            if keep:
+            if size <= FEW_SCORES:
+                mask = (1 << count) - 1
+                for j in range(size):
+                    counts[j] += count_equal(place, fill(np.uint32(j)), mask)
+            else:
+                for lane in range(count):
+                    counts[places[lane]] += 1
+            if keep and count == LANES:
+                store(whole, row * num_samples + begin, place)
+            elif keep:
                 for lane in range(count):
                     kept[row, begin + lane, 0] = places[lane]
             moment += total(fmuladd(best_noise, alive, none))
@@ -164,10 +188,11 @@ def vjp_position_lanes(
     weights = np.zeros((cotangents, LANES), g.dtype)
     flat = weights.reshape(-1)
     gains = np.empty((cotangents, size), g.dtype)
-    kept = codes.view(np.int32)
+    kept = codes.view(np.uint32)
+    places = kept.reshape(-1)
     sums = np.empty(cotangents * size * LANES, g.dtype)
     side_sums = np.empty(cotangents * LANES, g.dtype)
-    zero = g.dtype.type(0)
+    zero, order = g.dtype.type(0), offsets(fill(np.uint64(0)))
     held = (z, s, zs, ss, sample_of, key_of, weights, flat, gains, sums, side_sums)
     z = borrowed(z)
     s = borrowed(s)
@@ -196,14 +221,21 @@ def vjp_position_lanes(
         last = min(first + group, num_samples)
         for begin in range(first, last, LANES):
             count = min(LANES, last - begin)
-            for lane in range(LANES):
-                sample_of[lane] = begin + lane
+            store(sample_of, 0, advance(order, begin))
             call_address(fill_noise, (key_of, sample_of, antithetic, z, s))
+            at_place = row * num_samples + begin
             for k in range(cotangents):
-                for lane in range(count):
-                    weights[k, lane] = gains[k, kept[row, begin + lane, 0]]
-                for lane in range(count, LANES):
-                    weights[k, lane] = 0
+                if size <= FEW_SCORES and count == LANES:
+                    place, weight = load(places, at_place), fill(zero)
+                    for j in range(size):
+                        gain = fill(gains[k, j])
+                        weight = where_equal(place, fill(np.uint32(j)), gain, weight)
+                    store(flat, k * LANES, weight)
+                else:
+                    for lane in range(count):
+                        weights[k, lane] = gains[k, kept[row, begin + lane, 0]]
+                    for lane in range(count, LANES):
+                        weights[k, lane] = 0
                 if mixing != 0:
                     for lane in range(0, count, 2):
                         both = mixing * (weights[k, lane] + weights[k, lane + 1])
