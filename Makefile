@@ -1,6 +1,6 @@
 # Each target sets itself up on a machine with Python 3.11 or later, and runs.
 #
-#   make demo        train a small model through a solver, and draw what smoothing does
+#   make demo        draw what smoothing does, and learn the shortest paths of maps
 #   make test        the tests, within ten minutes (make test-slow: those that take longer)
 #   make lint        style;  make types: static types
 #   make bench       speed, against the peers: writes docs/results/speed.md
@@ -16,6 +16,10 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet -c const
 
 demo: $(VENV)/.demo
 	$(BIN)/python examples/demo.py
+	@rm -rf out/shortest-path
+	$(BIN)/softsolve run shortest-path --preset quick --out out/shortest-path
+	@echo "What smoothing does: $(CURDIR)/out/demo.png"
+	@echo "What paths taught, as a page: $(CURDIR)/$$($(BIN)/softsolve report out/shortest-path)"
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not slow"
