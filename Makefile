@@ -18,8 +18,9 @@ demo: $(VENV)/.demo
 	$(BIN)/python examples/demo.py
 	@rm -rf out/shortest-path
 	$(BIN)/softsolve run shortest-path --preset quick --out out/shortest-path
+	@$(BIN)/softsolve report out/shortest-path > /dev/null
 	@echo "What smoothing does: $(CURDIR)/out/demo.png"
-	@echo "What paths taught, as a page: $(CURDIR)/$$($(BIN)/softsolve report out/shortest-path)"
+	@echo "The experiment's report: $(CURDIR)/out/shortest-path/report/index.html"
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not slow"
