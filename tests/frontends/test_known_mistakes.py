@@ -109,7 +109,10 @@ def test_frozen_noise(route):
         for _ in range(2)
     ]
     drawn = [made[0](theta), made[1](theta), made[0](theta)]
-    for i in range(3):
+    # A generator that is handed over moves on; one layer does not move another's.
+    generator = torch.Generator().manual_seed(1)
+    drawn += [made[0](theta, generator=generator) for _ in range(2)]
+    for i in range(len(drawn)):
         for j in range(i):
             assert not torch.equal(drawn[i], drawn[j])
     plain = np.zeros((50, 3))
@@ -119,6 +122,8 @@ def test_frozen_noise(route):
     )
     assert (first(plain) != second(plain)).any()
     assert (first(plain) != first(plain)).any()
+    rng = np.random.default_rng(0)
+    assert (first(plain, rng=rng) != first(plain, rng=rng)).any()
 
 
 @frontends
@@ -226,6 +231,32 @@ def test_promoted_or_demoted_types(name, route):
     assert value[0] == pytest.approx(1.4, abs=2e-8)
     assert abs(value[0] - 1.4) > 1e-12
     assert np.float64(np.float32(value[0])) != value[0]
+
+
+@frontends
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_solutions_rounded_on_the_host(name, dtype):
+    """Solutions of NumPy functions have the scores' type, with all of its digits."""
+    frontend = FRONTENDS[name]
+    layer = frontend.layer(solver(lambda theta: OneHot()(theta) / 3), num_samples=4)
+    eps = np.full(1, 1e-9, dtype)
+    y = frontend.value(layer, np.array([[1, 2, 0]], dtype), temperature=eps)
+    assert y.dtype == dtype
+    assert y[0, 1] == dtype(1) / dtype(3)
+
+
+@frontends
+def test_missing_half_of_the_variance(name):
+    """Multiplicative noise has mean one: exp(εZ − ε²/2), not exp(εZ)."""
+    frontend = FRONTENDS[name]
+    layer = frontend.layer(
+        solver(lambda theta: theta), num_samples=100, perturbation="multiplicative"
+    )
+    y = frontend.value(layer, rows(THETA), temperature=np.full(ROWS, 0.7))
+    assert_derivative(y, THETA)
+    in_theta, in_eps = frontend.vjp(layer, rows(THETA), rows(G), temperature=0.7)
+    assert_derivative(in_theta, G, 0.7)
+    assert abs(in_eps.mean()) < 5 * in_eps.std() / np.sqrt(ROWS)
 
 
 @frontends
