@@ -345,6 +345,47 @@ def test_solvers_on_the_host_under_transforms():
     assert y.shape == (ROWS, 2)
 
 
+HOST_OPTIONS = {
+    "leave-one-out": {},
+    "none": {"baseline": "none"},
+    "point": {"baseline": "point"},
+    "independent": {"backward": "independent"},
+    "symmetric": {"symmetric": True, "noise": "gumbel"},
+    "multiplicative": {"perturbation": "multiplicative"},
+}
+
+
+@pytest.mark.parametrize("options", HOST_OPTIONS.values(), ids=HOST_OPTIONS)
+def test_the_host_route_has_the_array_routes_derivatives(options):
+    """From the same draws, to second order, in scores and temperature."""
+    base = solver(Ranking(), linear=True, native=True)
+    host = solver(Ranking(), linear=True)
+    theta, g = scores().abs() + 0.2, scores(seed=1)
+    target = Ranking()(scores(seed=3))
+    found = []
+    for made, route in ((base, "array"), (host, "host")):
+        layer = Perturbed(made, num_samples=6, route=route, **options)
+        loss = FenchelYoungLoss(layer)
+        at = theta.clone().requires_grad_()
+        eps = torch.full((ROWS,), 0.7, dtype=torch.float64, requires_grad=True)
+        given = {"temperature": eps}
+        numbers = [layer.jacobian(at, generator=seeded(), **given).detach()]
+        for value in (
+            (layer(at, generator=seeded(), **given) * g).sum(),
+            layer.maximum(at, generator=seeded(), **given).sum(),
+            loss(at, target, generator=seeded(), **given),
+        ):
+            first = torch.autograd.grad(value, (at, eps), create_graph=True)
+            total = (first[0] * g).sum() + first[1].sum()
+            second = torch.autograd.grad(total, (at, eps))
+            numbers += [value.detach(), *(part.detach() for part in first), *second]
+        found.append(numbers)
+    assert len(found[0]) == 16
+    for left, right in zip(*found, strict=True):
+        assert left.abs().max() > 0
+        torch.testing.assert_close(left, right)
+
+
 @routes
 def test_double_backward_of_vectors(route):
     """The derivative of a vjp in its vector is the jvp."""

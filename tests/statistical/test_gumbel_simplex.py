@@ -132,6 +132,26 @@ def test_fenchel_young_loss_is_cross_entropy(name, dtype, eps):
 
 
 @frontends
+@temperatures
+def test_samples_and_distribution(name, eps):
+    """Draws from p_θ are one-hot with the probabilities of softmax."""
+    frontend, exact = FRONTENDS[name], solution(eps)
+    layer = frontend.layer(OneHot(), noise="gumbel", num_samples=64)
+    given = {"temperature": np.full(ROWS, eps)}
+    drawn = frontend.sample(layer, rows(THETA), **given)
+    assert drawn.shape == (64, ROWS, 4)
+    assert_unbiased(drawn.mean(axis=0), exact.value)
+    frequencies = np.zeros((ROWS, 4))
+    for row, (solutions, shares) in enumerate(
+        frontend.distribution(layer, rows(THETA), **given)
+    ):
+        frequencies[row, solutions.argmax(axis=1)] = shares
+        assert len(np.unique(solutions, axis=0)) == len(solutions)
+        assert (np.sort(shares)[::-1] == shares).all()
+    assert_unbiased(frequencies, exact.value)
+
+
+@frontends
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_every_estimator(name, options):
     frontend, eps = FRONTENDS[name], 0.5
