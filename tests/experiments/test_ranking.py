@@ -7,11 +7,18 @@ import torch
 from scipy.stats import spearmanr
 
 from softsolve.experiments.errors import DataError, SettingError
+from softsolve.experiments.page import Picture, Table
 from softsolve.experiments.ranking import data, paper
 from softsolve.experiments.ranking.experiment import RankingConfig, nested_folds
 from softsolve.experiments.ranking.losses import LOSSES, ranking_loss
-from softsolve.experiments.ranking.page import at_least_similar, shortfall
+from softsolve.experiments.ranking.page import (
+    at_least_similar,
+    ranking_page,
+    shortfall,
+    verdict,
+)
 from softsolve.experiments.ranking.training import AffineModels, spearman
+from softsolve.experiments.records import RunDirectory
 
 
 def make_models(loss: str, seed: int = 0) -> AffineModels:
@@ -130,6 +137,61 @@ def test_shortfall_allows_the_larger_of_errors_and_three_points() -> None:
     assert shortfall(ours, (0.52, 0.0)) < 0 < shortfall(ours, (0.54, 0.0))
     wide = {"spearman": 0.50, "deviation": 0.1}
     assert shortfall(wide, (0.54, 0.1)) < 0 < shortfall(wide, (0.60, 0.1))
+
+
+@pytest.mark.parametrize(
+    ("spearman", "deviation", "theirs", "mark"),
+    [
+        (0.50, 0.0, (0.50, 0.0), ""),
+        (0.504, 0.0, (0.50, 0.0), ""),  # the paper's number is rounded
+        (0.51, 0.0, (0.50, 0.0), "+"),
+        (0.49, 0.0, (0.50, 0.0), "−"),
+        (0.46, 0.0, (0.50, 0.0), "↓"),
+        (0.46, 0.1, (0.50, 0.1), ""),
+    ],
+)
+def test_cells_are_judged_against_both_standard_errors(
+    spearman: float, deviation: float, theirs: paper.Cell, mark: str
+) -> None:
+    assert verdict({"spearman": spearman, "deviation": deviation}, theirs) == mark
+
+
+def record(name: str, loss: str, spearman: float) -> dict[str, object]:
+    cell = {"spearman": spearman, "deviation": 0.0}
+    fixed = {"0.1": cell} if loss == "fenchel-young" else {}
+    trial = {"data": name, "loss": loss}
+    return {"trial": trial, "result": {**cell, "fixed": fixed}, "seconds": 1.0}
+
+
+def test_the_page_of_an_unfinished_run_has_what_there_is(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    assert "No trial" in ranking_page(LOSSES, run).blocks[0].as_html()
+    run.open_metrics(0)
+    run.append({"trial": {"data": "wine", "loss": "fenchel-young"}, "round": 1} | LOSS)
+    run.append(record("wine", "fenchel-young", 0.90))
+    run.append(record("wine", "squared", 0.96))
+    run.append(record("iris", "fenchel-young", 0.85))
+    run.close()
+    page = ranking_page(LOSSES, run)
+    tables = {block.title: block for block in page.blocks if isinstance(block, Table)}
+    second = tables["Table 2: learning rate and temperature chosen"]
+    assert second.header[1:] == ["Perturbed FY", "paper", "Squared", "paper"]
+    assert second.rows == [
+        ["wine", "0.900 ± 0.000 ↓", "0.95 ± 0.04", "0.960 ± 0.000", "0.96 ± 0.04"],
+        ["iris", "0.850 ± 0.000 +", "0.80 ± 0.12", "–", "0.81 ± 0.08"],
+        ["mean", "0.875", "0.875", "0.960", "0.960"],
+    ]
+    shares = tables["Data sets where our loss is better, or within 5%"]
+    assert shares.rows[0] == ["table 2", "0%"]
+    assert shares.rows[-2:] == [
+        ["the paper's table 1", "76%"],
+        ["the paper's table 2", "90%"],
+    ]
+    pictures = [block.name for block in page.blocks if isinstance(block, Picture)]
+    assert pictures == ["ranking-scatter", "ranking-curves"]
+
+
+LOSS = {"loss": 2.0}
 
 
 def write(path: Path, text: str) -> Path:

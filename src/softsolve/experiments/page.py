@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from softsolve.experiments.records import replacing
 
 STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; color: #222; max-width: 60rem;
+body { font: 16px/1.5 system-ui, sans-serif; color: #222; max-width: 68rem;
        margin: 2rem auto; padding: 0 1rem; }
 h1, h2 { line-height: 1.2; }
 h2 { margin-top: 2.5rem; }
@@ -20,8 +20,9 @@ img { max-width: 100%; height: auto; }
 figure { margin: 1.5rem 0; }
 figcaption { color: #555; font-size: .9rem; }
 .wide { overflow-x: auto; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { padding: .2rem .7rem; text-align: right; white-space: nowrap; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums;
+        font-size: .85rem; }
+th, td { padding: .2rem .6rem; text-align: right; white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; }
 thead th { border-bottom: 2px solid #222; }
 tbody tr:nth-child(even) { background: #f7f7f7; }

@@ -4,16 +4,23 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from softsolve.experiments.page import Block, Page, Picture, Table, Text
-from softsolve.experiments.ranking import paper
+from softsolve.experiments.ranking import figures, paper
 from softsolve.experiments.ranking.losses import TITLES
 from softsolve.experiments.records import Record, RunDirectory
 
 FOLDS = 10
 ALLOWED = 0.03
+ROUNDING = 0.005  # of the numbers that the paper prints
 SIMILAR = 0.05  # the paper's "within a 5% range"
+TITLE = "Label ranking"
+NOTE = (
+    "Spearman's correlation, mean and standard deviation over 10 folds. A cell is "
+    "marked + or − where it is further above or below the paper's than both standard "
+    "errors added and the rounding of the paper's number, and ↓ where it is further "
+    "below than both standard errors and than 0.03."
+)
 
 Results = dict[str, dict[str, Any]]
 
@@ -43,140 +50,168 @@ def ranking_results(records: Sequence[Record]) -> Record:
     return {"means": means, "tables": tables}
 
 
+def standard_errors(ours: Record, theirs: paper.Cell) -> float:
+    """Return both standard errors of means over folds, added."""
+    return float((ours["deviation"] + theirs[1]) / np.sqrt(FOLDS))
+
+
 def shortfall(ours: Record, theirs: paper.Cell) -> float:
     """Return how much further below the paper a cell is than errors and 0.03 allow."""
-    errors = (ours["deviation"] + theirs[1]) / np.sqrt(FOLDS)
-    return theirs[0] - ours["spearman"] - max(errors, ALLOWED)
+    allowed = max(standard_errors(ours, theirs), ALLOWED)
+    return theirs[0] - ours["spearman"] - allowed
+
+
+def verdict(ours: Record, theirs: paper.Cell) -> str:
+    """Return the mark of a cell beside the paper's: +, −, ↓ or none."""
+    if shortfall(ours, theirs) > 0:
+        return "↓"
+    difference = ours["spearman"] - theirs[0]
+    if abs(difference) <= standard_errors(ours, theirs) + ROUNDING:
+        return ""
+    return "+" if difference > 0 else "−"
 
 
 def at_least_similar(ours: dict[str, float], other: dict[str, float]) -> float:
     """Return the share of data sets where ours is better or within 5% of the other."""
-    good = [ours[name] >= (1 - SIMILAR) * other[name] for name in ours]
-    return float(np.mean(good))
+    both = [name for name in ours if name in other]
+    return float(np.mean([ours[name] >= (1 - SIMILAR) * other[name] for name in both]))
+
+
+def ranking_page(losses: Sequence[str], run: RunDirectory) -> Page:
+    """Return the page of a run, finished or not."""
+    lines = run.read_metrics()
+    records = [line for line in lines if "result" in line]
+    if not records:
+        return Page(TITLE, [Text("No trial has come to its end yet.")])
+    tables = ranking_results(records)["tables"]
+    present = [loss for loss in losses if loss in tables["table 2"]]
+    blocks: list[Block] = [Text(NOTE), _summary(present, tables)]
+    if "fenchel-young" in present and len(present) > 1:
+        blocks += [_shares(present, tables), _scatter(present, tables["table 2"])]
+    for title, found in tables.items():
+        second = title == "table 2"
+        chosen = "learning rate and temperature" if second else "learning rate"
+        heading = f"Table {title.removeprefix('table ')}: {chosen} chosen"
+        printed = paper.TABLE_2 if second else paper.TABLE_1
+        blocks.append(_comparison(heading, present, found, printed))
+    blocks += _predictions(records, run)
+    caption = "Training loss, a line a data set, mean over folds and settings."
+    rounds = [line for line in lines if "round" in line]
+    blocks.append(Picture("ranking-curves", caption, figures.curves(losses, rounds)))
+    return Page(TITLE, blocks)
+
+
+def _summary(losses: Sequence[str], tables: dict[str, Results]) -> Table:
+    """Return the means over data sets, and how many cells are above and below."""
+    rows = []
+    for title, found in tables.items():
+        printed = paper.TABLE_2 if title == "table 2" else paper.TABLE_1
+        for loss in losses:
+            column = paper.COLUMNS.index(loss)
+            cells = [
+                (cell, printed[name][column])
+                for name, cell in found[loss].items()
+                if name in printed
+            ]
+            if not cells:
+                continue
+            ours = float(np.mean([cell["spearman"] for cell, _ in cells]))
+            theirs = float(np.mean([cell[0] for _, cell in cells]))
+            marks = [verdict(*cell) for cell in cells]
+            counts = [str(marks.count(mark)) for mark in ("+", "", "−", "↓")]
+            numbers = [f"{ours:.3f}", f"{theirs:.3f}", f"{ours - theirs:+.3f}"]
+            rows.append([title, TITLES[loss], str(len(cells)), *numbers, *counts])
+    columns = ["loss", "sets", "mean", "paper", "difference", "+", "level", "−", "↓"]
+    return Table("Means, and cells beside the paper's", ["", *columns], rows)
 
 
 def _comparison(
     title: str, losses: Sequence[str], found: Results, printed: Any
 ) -> Table:
-    rows = []
-    names = list(found[losses[0]])
-    for name in names:
-        row = [name]
-        for loss in losses:
-            cell = found[loss][name]
-            row.append(f"{cell['spearman']:.3f} ± {cell['deviation']:.3f}")
-            if name not in printed:
-                row.append("–")
-                continue
-            theirs = printed[name][paper.COLUMNS.index(loss)]
-            below = " ↓" if shortfall(cell, theirs) > 0 else ""
-            row.append(f"{theirs[0]:.2f} ± {theirs[1]:.2f}{below}")
-        rows.append(row)
+    names = list(dict.fromkeys(name for loss in losses for name in found[loss]))
+    rows = [
+        [name, *(text for loss in losses for text in _cell(found, printed, loss, name))]
+        for name in names
+    ]
     means = ["mean"]
     for loss in losses:
-        means.append(
-            f"{np.mean([found[loss][name]['spearman'] for name in names]):.3f}"
-        )
+        ours = [cell["spearman"] for cell in found[loss].values()]
         column = paper.COLUMNS.index(loss)
-        theirs_all = [printed[name][column][0] for name in names if name in printed]
-        means.append(f"{np.mean(theirs_all):.3f}" if theirs_all else "–")
+        theirs = [printed[name][column][0] for name in found[loss] if name in printed]
+        means += [f"{np.mean(ours):.3f}", f"{np.mean(theirs):.3f}" if theirs else "–"]
     header = ["data set"]
     for loss in losses:
         header += [TITLES[loss], "paper"]
     return Table(title, header, [*rows, means])
 
 
-def _scatter(losses: Sequence[str], found: Results) -> Figure:
-    others = [loss for loss in losses if loss != "fenchel-young"]
-    figure = Figure(figsize=(4 * len(others), 4), layout="constrained")
-    ours = found["fenchel-young"]
-    for place, loss in enumerate(others):
-        axes = figure.add_subplot(1, len(others), place + 1)
-        x = [found[loss][name]["spearman"] for name in ours]
-        y = [ours[name]["spearman"] for name in ours]
-        axes.plot([0, 1], [0, 1], color="#999999", lw=1)
-        axes.scatter(x, y, s=22, color="#4477AA", zorder=3)
-        axes.set(xlabel=f"{TITLES[loss]} loss", ylabel="Fenchel-Young loss")
-        axes.set(aspect="equal", xlim=(-0.05, 1.05), ylim=(-0.05, 1.05))
-        axes.spines[["top", "right"]].set_visible(False)
-    return figure
-
-
-def _curves(losses: Sequence[str], run: RunDirectory) -> Figure:
-    figure = Figure(figsize=(4 * len(losses), 3), layout="constrained")
-    lines = [line for line in run.read_metrics() if "round" in line]
-    for place, loss in enumerate(losses):
-        axes = figure.add_subplot(1, len(losses), place + 1)
-        chosen = [line for line in lines if line["trial"]["loss"] == loss]
-        for name in dict.fromkeys(line["trial"]["data"] for line in chosen):
-            values = [line["loss"] for line in chosen if line["trial"]["data"] == name]
-            curve = np.array(values, dtype=float)
-            axes.plot(np.arange(1, len(curve) + 1), curve / curve[0], lw=0.8)
-        axes.set(title=TITLES[loss], xlabel="round", yscale="log")
-        axes.spines[["top", "right"]].set_visible(False)
-        if place == 0:
-            axes.set_ylabel("training loss / first")
-    return figure
-
-
-def ranking_page(losses: Sequence[str], run: RunDirectory) -> Page:
-    """Return the page of a run."""
-    results = ranking_results([x for x in run.read_metrics() if "result" in x])
-    tables = results["tables"]
-    blocks: list[Block] = []
-    second = tables["table 2"]
-    note = (
-        "Spearman's correlation, mean and standard deviation over 10 folds. ↓ marks a "
-        "cell further below the paper than 0.03 and both standard errors added."
-    )
-    blocks.append(Text(note))
-    blocks.append(
-        _comparison(
-            "Table 2: learning rate and temperature chosen",
-            losses,
-            second,
-            paper.TABLE_2,
-        )
-    )
-    for title, found in tables.items():
-        if title.startswith("table 1"):
-            heading = f"Table 1: learning rate chosen{title.removeprefix('table 1')}"
-            blocks.append(_comparison(heading, losses, found, paper.TABLE_1))
-    if "fenchel-young" in losses and len(losses) > 1:
-        blocks.append(_shares(losses, tables))
-        blocks.append(
-            Picture(
-                "ranking-scatter",
-                "Our loss against each other: a point a data set, above the diagonal "
-                "where ours is better (Table 2).",
-                _scatter(losses, second),
-            )
-        )
-    caption = "Training loss, a line a data set, mean over folds and settings."
-    blocks.append(Picture("ranking-curves", caption, _curves(losses, run)))
-    return Page("Label ranking", blocks)
+def _cell(found: Results, printed: Any, loss: str, name: str) -> tuple[str, str]:
+    """Return our number with its mark, and the paper's."""
+    cell = found[loss].get(name)
+    theirs = printed[name][paper.COLUMNS.index(loss)] if name in printed else None
+    shown = "–" if theirs is None else f"{theirs[0]:.2f} ± {theirs[1]:.2f}"
+    if cell is None:
+        return "–", shown
+    mark = "" if theirs is None else verdict(cell, theirs)
+    text = f"{cell['spearman']:.3f} ± {cell['deviation']:.3f} {mark}"
+    return text.strip(), shown
 
 
 def _shares(losses: Sequence[str], tables: dict[str, Results]) -> Table:
-    def percentages(found: Results) -> list[str]:
-        numbers = {
-            loss: {name: cell["spearman"] for name, cell in found[loss].items()}
-            for loss in losses
-        }
+    def percentages(numbers: dict[str, dict[str, float]]) -> list[str]:
         ours = numbers["fenchel-young"]
         return [f"{at_least_similar(ours, numbers[loss]):.0%}" for loss in others]
 
-    def printed(table: Any) -> list[str]:
-        columns = {
+    def printed(table: Any) -> dict[str, dict[str, float]]:
+        return {
             loss: {name: cells[place][0] for name, cells in table.items()}
             for place, loss in enumerate(paper.COLUMNS)
         }
-        ours = columns["fenchel-young"]
-        return [f"{at_least_similar(ours, columns[loss]):.0%}" for loss in others]
 
     others = [loss for loss in losses if loss != "fenchel-young"]
-    rows = [[title, *percentages(found)] for title, found in tables.items()]
-    rows.append(["the paper's table 1", *printed(paper.TABLE_1)])
-    rows.append(["the paper's table 2", *printed(paper.TABLE_2)])
+    rows = [
+        [title, *percentages({loss: _means(found, loss) for loss in losses})]
+        for title, found in tables.items()
+    ]
+    rows.append(["the paper's table 1", *percentages(printed(paper.TABLE_1))])
+    rows.append(["the paper's table 2", *percentages(printed(paper.TABLE_2))])
     title = "Data sets where our loss is better, or within 5%"
-    return Table(title, ["", *(TITLES[loss] for loss in others)], rows)
+    return Table(title, ["", *(f"than {TITLES[loss]}" for loss in others)], rows)
+
+
+def _means(found: Results, loss: str) -> dict[str, float]:
+    return {name: cell["spearman"] for name, cell in found[loss].items()}
+
+
+def _scatter(losses: Sequence[str], found: Results) -> Picture:
+    others = [loss for loss in losses if loss != "fenchel-young"]
+    caption = (
+        "Our loss against each other: a point a data set, above the diagonal where "
+        "ours is better; the shade is 5% (Table 2)."
+    )
+    figure = figures.scatter(
+        _means(found, "fenchel-young"),
+        {loss: _means(found, loss) for loss in others},
+        SIMILAR,
+    )
+    return Picture("ranking-scatter", caption, figure)
+
+
+def _predictions(records: Sequence[Record], run: RunDirectory) -> list[Block]:
+    """Return a picture of ranks, of the smallest, median and largest correlation."""
+    shown: dict[str, dict[str, dict[str, np.ndarray]]] = {}
+    order = sorted(records, key=lambda record: record["result"]["spearman"])
+    names = list(dict.fromkeys(record["trial"]["data"] for record in order))
+    kept = {names[0], names[len(names) // 2], names[-1]}
+    for record in records:
+        name, loss = record["trial"]["data"], record["trial"]["loss"]
+        arrays = run.read_artifacts("-".join(record["trial"].values()))
+        if name in kept and arrays:
+            shown.setdefault(name, {})[loss] = arrays
+    if not shown:
+        return []
+    caption = (
+        "Ranks of the labels (columns, 1 the best) of some test rows; wrong ones are "
+        "red. Data sets of the smallest, the median and the largest correlation."
+    )
+    return [Picture("ranking-predictions", caption, figures.predictions(shown))]
