@@ -6,7 +6,14 @@ import torch
 
 from softsolve.torch.products import Jvp, Vjp, symmetric_product
 from softsolve.torch.rules import Rule
-from softsolve.torch.transforms import Function, first_order, or_zero, pushing, save
+from softsolve.torch.transforms import (
+    Function,
+    copied,
+    first_order,
+    or_zero,
+    pushing,
+    save,
+)
 
 Tensor = torch.Tensor
 
@@ -27,7 +34,7 @@ class Attach(Function):
         rule: Rule,
     ) -> Tensor:
         """Return the mean."""
-        return mean.clone()
+        return copied(mean)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

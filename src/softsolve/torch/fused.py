@@ -22,6 +22,7 @@ from softsolve.torch.sampling import (
     fold_rows,
     mapped_first,
 )
+from softsolve.torch.transforms import copied
 
 Tensor = torch.Tensor
 Outputs = tuple[Tensor, ...]
@@ -301,7 +302,7 @@ def _packed(call: Call, rows: int, context: Outputs) -> np.ndarray:
 
 def _center(call: Call, mean: Tensor, theta: Tensor, context: Outputs) -> Tensor | None:
     if call.settings.baseline == "leave_one_out":
-        return mean.clone()
+        return copied(mean)
     if call.settings.baseline == "point":
         return call.at_point(theta, context)
     return None

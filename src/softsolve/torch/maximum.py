@@ -12,7 +12,14 @@ from softsolve._arrays import inner
 from softsolve.torch.attached import Attach
 from softsolve.torch.products import raise_third_order
 from softsolve.torch.rules import Pair, Rule
-from softsolve.torch.transforms import Function, first_order, or_zero, pushing, save
+from softsolve.torch.transforms import (
+    Function,
+    first_order,
+    or_zero,
+    pushing,
+    save,
+    scaled_rows,
+)
 
 Tensor = torch.Tensor
 
@@ -52,7 +59,7 @@ class AttachMaximum(Function):
         """Return the first derivatives."""
         in_tau, in_temperature = _first_derivatives(ctx.saved_tensors, ctx.rule)
         g = gradients[0]
-        through = (g[:, None] * in_tau, g * in_temperature)
+        through = (scaled_rows(in_tau, g), g * in_temperature)
         return None, None, None, *through, None, None, None, None
 
     @staticmethod

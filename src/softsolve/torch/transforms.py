@@ -107,6 +107,31 @@ def _primal(tensor: Tensor) -> Tensor:
     return _functorch._add_batch_dim(plain, _functorch.maybe_get_bdim(tensor), level)
 
 
+# Entries from which torch works on a tensor with several threads. They keep spinning
+# for some milliseconds, on the cores that the next compiled pass is to run on.
+SHARED_WORK = 1 << 15
+
+
+def _keep_to_this_thread(tensor: Tensor) -> bool:
+    large = tensor.numel() >= SHARED_WORK and tensor.device.type == "cpu"
+    return large and tensor.is_contiguous() and not transforms_active()
+
+
+def copied(tensor: Tensor) -> Tensor:
+    """Return a copy, made by this thread alone."""
+    if _keep_to_this_thread(tensor):
+        return torch.from_numpy(tensor.detach().numpy().copy())
+    return tensor.clone()
+
+
+def scaled_rows(rows: Tensor, factors: Tensor) -> Tensor:
+    """Return rows (B, d), each times its factor (B,), by this thread alone."""
+    if first_order() and _keep_to_this_thread(rows):
+        product = rows.detach().numpy() * factors.detach().numpy()[:, None]
+        return torch.from_numpy(product)
+    return factors[:, None] * rows
+
+
 def or_zero(tangent: Tensor | None, like: Tensor) -> Tensor:
     """Return a tangent, which may be missing, as a tensor."""
     return torch.zeros_like(like) if tangent is None else tangent
