@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 
 # A timing is of as many calls in a row as last this long.
 SHORTEST = 2e-3
+# Threads of some libraries spin for a while after their work: time enough to stop.
+PAUSE = 2e-2
 
 
 @dataclass
@@ -46,7 +48,7 @@ def interleaved(
     budget: float,
     advance: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Times]:
-    """Time calls in turns, ``rounds`` times.
+    """Time calls in turns, ``rounds`` times, each after a pause.
 
     A call that has taken ``budget`` seconds sits out the other rounds, after three.
     ``advance`` is told what is timed next.
@@ -65,6 +67,7 @@ def interleaved(
                 spent = sum(times[name].seconds) * counts[name]
                 if round_number < 3 or spent < budget:
                     advance(name)
+                    time.sleep(PAUSE)
                     times[name].seconds.append(timed(call, counts[name]))
     finally:
         gc.enable()
