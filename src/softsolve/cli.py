@@ -5,6 +5,7 @@ those of :data:`softsolve.experiments.errors.EXIT_CODES`.
 """
 
 import json
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -16,7 +17,12 @@ try:
     from rich.table import Table
 
     from softsolve.experiments.catalogue import CATALOGUE, status
-    from softsolve.experiments.errors import EXIT_CODES, DataError, ExperimentError
+    from softsolve.experiments.errors import (
+        EXIT_CODES,
+        DataError,
+        ExperimentError,
+        OutputError,
+    )
     from softsolve.experiments.progress import ProgressBar
     from softsolve.experiments.registry import EXPERIMENTS, get_experiment
     from softsolve.experiments.report import write_report
@@ -67,12 +73,12 @@ def main() -> None:
 def list_experiments() -> None:
     """List the experiments and their settings."""
     for experiment in EXPERIMENTS.values():
-        click.echo(f"{experiment.name}: {experiment.summary}")
+        _print(f"{experiment.name}: {experiment.summary}")
         for preset, config in experiment.presets.items():
             settings = " ".join(
                 f"{key}={_shown(value)}" for key, value in vars(config).items()
             )
-            click.echo(f"  --preset {preset}: {settings}")
+            _print(f"  --preset {preset}: {settings}")
 
 
 @main.command()
@@ -112,18 +118,18 @@ def run(
     with ProgressBar(Console(stderr=True)) as bar:
         results = execute(order, bar)
     if as_json:
-        click.echo(json.dumps(results))
+        _print(json.dumps(results))
         return
     for key, numbers in experiment.headline(results).items():
-        click.echo(f"{key}: {numbers}")
-    click.echo(f"Report: softsolve report {shlex.quote(str(order.out))}")
+        _print(f"{key}: {numbers}")
+    _print(f"Report: softsolve report {shlex.quote(str(order.out))}")
 
 
 @main.command()
 @click.argument("directory", type=DIRECTORY)
 def report(directory: Path) -> None:
     """Write the page of the run in DIRECTORY, finished or not."""
-    click.echo(write_report(directory))
+    _print(write_report(directory))
 
 
 @main.command()
@@ -133,12 +139,12 @@ def data(data: Path | None) -> None:
     console = Console()
     wrong = []
     for data_set in CATALOGUE:
-        click.echo(f"{data_set.name}, for {', '.join(data_set.experiments)}")
-        click.echo(f"  published: {data_set.published}")
-        click.echo(f"  without it: {data_set.without}")
+        _print(f"{data_set.name}, for {', '.join(data_set.experiments)}")
+        _print(f"  published: {data_set.published}")
+        _print(f"  without it: {data_set.without}")
         names = " or ".join(f"NAME{suffix}" for suffix in data_set.suffixes)
         folder = Path("DIR") / data_set.folder
-        click.echo(f"  put into: {folder}/, files {names}")
+        _print(f"  put into: {folder}/, files {names}")
         if data is None:
             continue
         table = Table("file", "status", box=None)
@@ -162,7 +168,20 @@ def maps(directory: Path, train: int, test: int, seed: int) -> None:
     """Generate terrain maps, and write them to DIRECTORY as the published ones are."""
     for place, (split, count) in enumerate((("train", train), ("test", test))):
         save_maps(generate(count, seed=2 * seed + place), directory, split)
-    click.echo(directory)
+    _print(directory)
+
+
+def _print(text: object) -> None:
+    """Write a line to standard output."""
+    try:
+        click.echo(text)
+    except BrokenPipeError:
+        raise  # the reader has had enough: click ends in silence
+    except OSError as error:
+        # Else Python would try again at its end, and change the exit code.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        msg = f"cannot write to standard output: {error.strerror}."
+        raise OutputError(msg) from error
 
 
 def _shown(value: object) -> str:

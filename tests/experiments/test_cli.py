@@ -1,7 +1,9 @@
 """The command as a user types it."""
 
+import gzip
 import json
-import os
+import re
+import resource
 import signal
 import subprocess
 import sys
@@ -91,23 +93,121 @@ def test_exit_codes(arguments: list[str], code: int, message: str) -> None:
     assert ended.stdout == ""
 
 
-def test_a_killed_run_continues_to_the_same_numbers(tmp_path: Path) -> None:
-    settings = ["data_sets=iris,wine", "losses=squared", "steps=1000", "rounds=100"]
-    arguments = ["run", "ranking", *(f"--set={text}" for text in settings)]
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("iris.csv.gz", gzip.compress(b"x1,y1,y2\n" + b"1,1,2\n" * 99)[:-9], "be read"),
+        ("iris.csv", b"x1,y1,y2\n1,1,2\n1,2", r"line 3: must be 3 numbers; got '1,2'"),
+        ("iris.csv", b"\x00\xff" * 99, "must start with the header"),
+    ],
+    ids=["truncated archive", "truncated line", "not a table"],
+)
+def test_data_that_is_wrong(
+    tmp_path: Path, name: str, content: bytes, message: str
+) -> None:
+    (tmp_path / "label_ranking").mkdir()
+    path = tmp_path / "label_ranking" / name
+    path.write_bytes(content)
+    out = tmp_path / "run"
+    ended = softsolve(*RANKING, "--data", str(tmp_path), "--out", str(out))
+    assert str(path) in ended.stderr
+    assert re.search(message, ended.stderr)
+    assert ended.exit_code == 3
+    assert not out.exists()
+
+
+def test_another_run_in_the_directory(tmp_path: Path) -> None:
+    assert softsolve(*RANKING, "--out", str(tmp_path)).exit_code == 0
+    ended = softsolve(*RANKING, "--out", str(tmp_path), "--seed", "1")
+    assert "holds another run: its seed is 0, not 1" in ended.stderr
+    assert ended.exit_code == 4
+
+
+def test_a_full_disk_is_told_and_the_run_continues(tmp_path: Path) -> None:
+    whole = softsolve(*RANKING, "--json", "--out", str(tmp_path / "whole"))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4000, hard))  # no file is larger
+    try:
+        full = softsolve(*RANKING, "--json", "--out", str(tmp_path / "full"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert "cannot write" in full.stderr
+    assert "make room" in full.stderr
+    assert full.exit_code == 4
+    again = softsolve(*RANKING, "--json", "--out", str(tmp_path / "full"))
+    assert json.loads(again.stdout) == json.loads(whole.stdout)
+
+
+COMMAND = [sys.executable, "-m", "softsolve.cli"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_standard_output_that_cannot_be_written() -> None:
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            [*COMMAND, "list"],
+            check=False,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert ended.stderr == (
+        "softsolve: cannot write to standard output: No space left on device.\n"
+    )
+    assert ended.returncode == 4
+
+
+LONG = [
+    "run",
+    "ranking",
+    "--set=data_sets=iris,wine",
+    "--set=losses=squared",
+    "--set=steps=2000",
+    "--set=rounds=100",
+]
+
+
+def start(out: Path, *, lines: int) -> subprocess.Popen[str]:
+    """Start a run, and return when its metrics have so many lines."""
     script = (
-        "import sys; from softsolve.experiments import runner; "
+        "from softsolve.experiments import runner; "
         "runner.SECONDS_BETWEEN_CHECKPOINTS = 0.1; "
         "from softsolve.cli import main; main()"
     )
-    command = [sys.executable, "-c", script, *arguments, "--json", "--out"]
-    killed = subprocess.Popen([*command, str(tmp_path / "killed")], cwd=tmp_path)
-    metrics = tmp_path / "killed" / "metrics.jsonl"
-    while not metrics.exists() or len(metrics.read_bytes().splitlines()) < 40:
-        assert killed.poll() is None
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, *LONG, "--out", str(out)],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    metrics = out / "metrics.jsonl"
+    while not metrics.exists() or len(metrics.read_bytes().splitlines()) < lines:
+        assert process.poll() is None
         time.sleep(0.01)
-    os.kill(killed.pid, signal.SIGKILL)
-    assert killed.wait() == -signal.SIGKILL
-    again = softsolve(*arguments, "--json", "--out", str(tmp_path / "killed"))
-    whole = softsolve(*arguments, "--json", "--out", str(tmp_path / "whole"))
+    return process
+
+
+def test_ctrl_c_says_how_to_continue(tmp_path: Path) -> None:
+    process = start(tmp_path, lines=3)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate()
+    assert "Interrupted. Run the same command, with this --out, to continue" in errors
+    assert "Traceback" not in errors
+    assert process.returncode == 130
+    again = softsolve(*LONG, "--out", str(tmp_path))
+    assert again.exit_code == 0
+    assert "Traceback" not in again.stderr
+
+
+def test_a_killed_run_continues_to_the_same_numbers(tmp_path: Path) -> None:
+    process = start(tmp_path / "killed", lines=30)
+    beside = softsolve(*LONG, "--out", str(tmp_path / "killed"))
+    assert "another process is running" in beside.stderr
+    assert beside.exit_code == 4
+    process.kill()
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    assert softsolve("report", str(tmp_path / "killed")).exit_code == 0
+    again = softsolve(*LONG, "--json", "--out", str(tmp_path / "killed"))
+    whole = softsolve(*LONG, "--json", "--out", str(tmp_path / "whole"))
     assert json.loads(again.stdout) == json.loads(whole.stdout)
     assert "results" in RunDirectory(tmp_path / "killed").read_manifest()

@@ -183,6 +183,16 @@ def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
         execute(order(tmp_path / "file" / "run"), Silent())
 
 
+def test_two_runs_do_not_share_a_directory(tmp_path: Path) -> None:
+    other = RunDirectory(tmp_path)
+    other.lock()
+    with pytest.raises(OutputError, match=r"another process is running in .*pass"):
+        execute(order(tmp_path), Silent())
+    assert not (tmp_path / "manifest.json").exists()
+    other.close()
+    assert execute(order(tmp_path), Silent())
+
+
 def test_a_broken_checkpoint_is_reported(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         execute(order(tmp_path, Stop(8)), Silent())

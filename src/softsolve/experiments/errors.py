@@ -5,7 +5,7 @@ EXIT_CODES = {
     1: "an unexpected error: a bug in softsolve",
     2: "an unknown option, experiment, setting or value",
     3: "a data set is missing, truncated or corrupt",
-    4: "the output directory cannot be written, or holds another run",
+    4: "the output cannot be written, or the directory holds another run",
     130: "interrupted; run the same command to continue",
 }
 

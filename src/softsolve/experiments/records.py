@@ -5,6 +5,7 @@
 ``metrics.jsonl``  a line for each round of training and each finished trial
 ``checkpoint.pt``  where training is; replaced as a whole, never changed
 ``artifacts/``     arrays for pictures, one file a trial
+``lock``           held by the process that runs; it may stay, it means nothing then
 ================== ==================================================================
 
 A checkpoint says how long ``metrics.jsonl`` was when it was written. To resume, the
@@ -25,6 +26,11 @@ import numpy as np
 import torch
 
 from softsolve.experiments.errors import OutputError
+
+try:
+    import fcntl
+except ImportError:  # pragma: no cover  # Windows: two runs are not told apart
+    fcntl = None  # type: ignore[assignment]
 
 Record = dict[str, Any]
 
@@ -67,7 +73,25 @@ class RunDirectory:
         self.manifest_path = path / "manifest.json"
         self.metrics_path = path / "metrics.jsonl"
         self.checkpoint_path = path / "checkpoint.pt"
+        self.lock_path = path / "lock"
         self._metrics: IO[bytes] | None = None
+        self._lock: IO[bytes] | None = None
+
+    def lock(self) -> None:
+        """Keep other processes out, until :meth:`close` or the end of this one."""
+        with writing(self.lock_path):
+            self._lock = self.lock_path.open("wb")
+        try:
+            if fcntl is not None:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            msg = (
+                f"another process is running in {self.path}. Wait for its end, stop "
+                "it, or pass another --out."
+            )
+            raise OutputError(msg) from None
+        except OSError:
+            pass  # a file system without locks
 
     def read_manifest(self) -> Record | None:
         """Return the manifest, or None where there is no run."""
@@ -140,11 +164,12 @@ class RunDirectory:
             return dict(arrays)
 
     def close(self) -> None:
-        """Close the metrics."""
-        if self._metrics is not None:
-            with contextlib.suppress(OSError):
-                self._metrics.close()
-            self._metrics = None
+        """Close the metrics, and let other processes in."""
+        for file in (self._metrics, self._lock):
+            if file is not None:
+                with contextlib.suppress(OSError):
+                    file.close()
+        self._metrics = self._lock = None
 
     def _open_file(self) -> IO[bytes]:
         if self._metrics is None:

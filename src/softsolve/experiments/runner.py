@@ -65,8 +65,9 @@ def execute(order: Order, watcher: Watcher) -> Values:
     directory = RunDirectory(order.out)
     with writing(order.out / "manifest.json"):
         order.out.mkdir(parents=True, exist_ok=True)
-    manifest = _open_manifest(order, directory)
     with contextlib.closing(directory):
+        directory.lock()
+        manifest = _open_manifest(order, directory)
         if manifest["status"] != "finished":
             _train(order, trials, directory, watcher, manifest)
         return manifest["results"]
