@@ -9,7 +9,7 @@ from softsolve import solver
 from softsolve.errors import SolverError
 from softsolve.noise import NOISES, CustomNoise
 from softsolve.solvers import FiniteSet, OneHot, Ranking
-from softsolve.torch import FenchelYoungLoss, Perturbed
+from softsolve.torch import BlackBox, FenchelYoungLoss, Perturbed
 from support.references import Exact, PlaneReference
 from support.statistics import assert_derivative
 
@@ -56,6 +56,7 @@ def rows(vector):
         {"baseline": "leave_one_out"},
         {"form": "maximum"},
         {"backward": "independent"},
+        {"symmetric": True},
     ],
 )
 def test_forward_and_backward(options):
@@ -164,6 +165,28 @@ def test_forward_mode():
     assert_derivative(pushed(rows(THETA)).numpy(), exact.numpy(), EPS)
 
 
+@pytest.mark.parametrize("options", [{}, {"symmetric": True}])
+def test_forward_over_reverse(options):
+    """Second derivatives without a vectorised map, and none of them forgotten."""
+    layer = softmax_layer(**options)
+
+    @torch.compile(**QUICK)
+    def hessian_vector_product(theta):
+        gradient = func.grad(lambda at: (layer(at) * G).sum())
+        return func.jvp(gradient, (theta,), (rows(G),))[1]
+
+    exact = func.hessian(lambda at: closed(at) @ G)(THETA) @ G
+    assert_derivative(hessian_vector_product(rows(THETA)).numpy(), exact.numpy(), EPS)
+
+
+def test_symmetric_products_vanish_off_the_simplex():
+    theta = rows(THETA).requires_grad_()
+    for symmetric in (True, False):
+        layer = torch.compile(softmax_layer(symmetric=symmetric), **QUICK)
+        (pulled,) = torch.autograd.grad((layer(theta) * G).sum(), theta)
+        assert (pulled.sum(-1).abs().max() < 1e-12) == symmetric
+
+
 def test_reproducible_by_seed():
     layer = torch.compile(Perturbed(Ranking(), num_samples=4), **QUICK)
     theta = torch.zeros(10, 5)
@@ -210,6 +233,22 @@ class TestWhatCannotBeCompiledRaises:
         self.raises(layer, theta, match="cannot be compiled")
         loss = FenchelYoungLoss(layer)
         self.raises(loss, theta, rows(G), match="cannot be compiled")
+
+    @pytest.mark.parametrize("name", ["jacobian", "sample", "distribution"])
+    def test_other_methods(self, name):
+        method = getattr(softmax_layer(), name)
+        self.raises(method, rows(THETA), match=f"Perturbed.{name} cannot be compiled")
+
+    def test_blackbox(self):
+        layer = BlackBox(OneHot())
+        self.raises(layer, rows(THETA), match="BlackBox cannot be compiled")
+
+    def test_derivatives_of_a_backward_pass(self):
+        theta = rows(THETA).requires_grad_()
+        y = torch.compile(softmax_layer(), **QUICK)(theta)
+        (first,) = torch.autograd.grad(y.square().sum(), theta, create_graph=True)
+        with pytest.raises(RuntimeError, match=r"not .* support double backward"):
+            torch.autograd.grad(first.sum(), theta)
 
     def test_derivatives_that_need_a_vectorised_map(self):
         """torch cannot trace random numbers inside of vmap."""

@@ -9,7 +9,8 @@ from torch.autograd import Function
 
 from softsolve import layer
 from softsolve.torch.host import check_point
-from softsolve.torch.layers import Perturbed, Rows
+from softsolve.torch.layers import Perturbed
+from softsolve.torch.rows import Rows
 from softsolve.torch.sampling import Call, Constant, fold_rows
 
 Tensor = torch.Tensor

@@ -1,19 +1,16 @@
 """The perturbed solver as a torch module."""
 
-import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
 import torch
 from torch import nn
 
 from softsolve import layer
-from softsolve.estimators import Samples, Surrogate, best_baseline
 from softsolve.fused_route import takes_fused_route, usual_route
 from softsolve.layer import DEFAULT_MEMORY_BUDGET, Settings
 from softsolve.noise import Noise
+from softsolve.torch import compiled
 from softsolve.torch.attached import Attach
 from softsolve.torch.fused import (
     Decode,
@@ -22,16 +19,14 @@ from softsolve.torch.fused import (
     SampleFusedMaxima,
 )
 from softsolve.torch.maximum import AttachMaximum
-from softsolve.torch.operators import checked_point, checked_target
 from softsolve.torch.precision import full_precision
 from softsolve.torch.products import Vjp, jacobian
 from softsolve.torch.random import own_generator
+from softsolve.torch.rows import Rows, Temperature, as_tensor, lay_out
 from softsolve.torch.rules import ArrayRule, Rule, three
-from softsolve.torch.sampling import Call, SampleMaxima, SampleSolutions, sampled_maxima
-from softsolve.torch.transforms import vary_where_random
+from softsolve.torch.sampling import Call, SampleMaxima, SampleSolutions
 
 Tensor = torch.Tensor
-Temperature = float | Tensor
 
 
 class Distribution(NamedTuple):
@@ -39,45 +34,6 @@ class Distribution(NamedTuple):
 
     solutions: Tensor
     frequencies: Tensor
-
-
-@dataclass(frozen=True)
-class Rows:
-    """A call's scores as rows (B, d) with their temperatures (B,) and context."""
-
-    theta: Tensor
-    temperature: Tensor
-    context: tuple[Tensor, ...]
-    batch_shape: tuple[int, ...]
-    event_shape: tuple[int, ...]
-    dtype: torch.dtype
-
-    @property
-    def fixed(self) -> tuple[Tensor, Tensor]:
-        """Scores and temperatures, outside of differentiation."""
-        return self.theta.detach(), self.temperature.detach()
-
-    @property
-    def drawn_at(self) -> tuple[Tensor, Tensor]:
-        """The same, varying wherever the noise does, for calls that are mapped."""
-        theta, temperature = self.fixed
-        return vary_where_random(theta), temperature
-
-    def restore(self, values: Tensor, shape: tuple[int, ...]) -> Tensor:
-        """Give results (B, k) the batch's shape and the scores' type."""
-        full_shape = self.batch_shape + shape
-        if values.shape != full_shape:
-            values = values.reshape(full_shape)
-        return values if values.dtype == self.dtype else values.to(self.dtype)
-
-
-def _as_tensor(temperature: Any) -> Any:
-    """Return numbers as floats, and arrays or lists of them as tensors."""
-    if isinstance(temperature, torch.Tensor | float):
-        return temperature
-    if isinstance(temperature, int) or np.ndim(temperature) == 0:
-        return float(temperature)
-    return torch.as_tensor(np.asarray(temperature, dtype=float))
 
 
 class Perturbed(nn.Module):
@@ -172,7 +128,7 @@ class Perturbed(nn.Module):
             layer.check_temperature(temperature.detach().cpu())
         else:
             layer.check_temperature(temperature)
-        temperature = _as_tensor(temperature)
+        temperature = as_tensor(temperature)
         if isinstance(temperature, float | nn.Parameter):
             self.temperature = temperature
         else:
@@ -189,7 +145,9 @@ class Perturbed(nn.Module):
         rows = self.rows(theta, context, temperature)
         with full_precision(rows.theta):
             if torch.compiler.is_compiling():
-                mean, out_shape = self._compiled(rows, generator)
+                call = self._call(rows, generator, keep=True)
+                mean = compiled.smoothed_solution(call, rows)
+                out_shape = call.out_shape
             else:
                 mean, out_shape = self._eager(rows, generator)
         return rows.restore(mean, out_shape)
@@ -218,6 +176,7 @@ class Perturbed(nn.Module):
 
         It has derivatives itself.
         """
+        compiled.refuse_compilation("Perturbed.jacobian")
         rows = self.rows(theta, context, temperature)
         call = self._call(rows, generator, keep=True)
         call.least = 2
@@ -238,6 +197,7 @@ class Perturbed(nn.Module):
         temperature: Temperature | None = None,
     ) -> Tensor:
         r"""Draw solutions from :math:`p_\theta`, (num_samples, *batch, *event)."""
+        compiled.refuse_compilation("Perturbed.sample")
         rows, y, out_shape = self._solutions(theta, context, generator, temperature)
         shape = (self.settings.num_samples, *rows.batch_shape, *out_shape)
         return y.movedim(1, 0).reshape(shape).to(rows.dtype)
@@ -254,6 +214,7 @@ class Perturbed(nn.Module):
         One :class:`Distribution` for each instance, in the order of the flattened
         batch, most frequent solutions first.
         """
+        compiled.refuse_compilation("Perturbed.distribution")
         rows, y, out_shape = self._solutions(theta, context, generator, temperature)
         found = []
         for drawn in y:
@@ -283,32 +244,8 @@ class Perturbed(nn.Module):
         temperature: Temperature | None,
     ) -> Rows:
         """Check a call's arguments and lay them out as rows."""
-        layer.check_type(theta, torch.Tensor, "theta", "Use torch.as_tensor.")
-        if not theta.is_floating_point():
-            layer.raise_integer_theta(theta.dtype)
-        batch_shape, event_shape = self.settings.split_shape(tuple(theta.shape))
-        half = theta.dtype in (torch.float16, torch.bfloat16)
-        work = torch.float32 if half else theta.dtype
-        count, size = math.prod(batch_shape), math.prod(event_shape)
-        # Views cost as much as small solvers, in the backward pass once more.
-        flat = theta.to(work) if half else theta
-        if flat.shape != (count, size):
-            flat = flat.reshape(count, size)
         temperature = self.temperature if temperature is None else temperature
-        if not isinstance(temperature, torch.Tensor):
-            layer.check_temperature(temperature)
-            temperature = _as_tensor(temperature)
-        if isinstance(temperature, torch.Tensor):
-            temperature = temperature.to(device=theta.device, dtype=work)
-            spread = layer.spread_temperature(temperature, batch_shape)
-        else:
-            spread = torch.full((count,), temperature, dtype=work, device=theta.device)
-        contexts = layer.flatten_context(
-            batch_shape,
-            tuple(torch.as_tensor(array, device=theta.device) for array in context),
-        )
-        self.settings.check_instances(event_shape, contexts)
-        return Rows(flat, spread, contexts, batch_shape, event_shape, theta.dtype)
+        return lay_out(self.settings, theta, context, temperature)
 
     def smoothed_maximum(
         self,
@@ -322,9 +259,11 @@ class Perturbed(nn.Module):
 
         With ``difference``, its gradient is that of a solver that does not clip costs.
         """
-        tau = self.settings.perturbation.coordinates(rows.theta)
         if torch.compiler.is_compiling():
-            return self._compiled_maximum(rows, tau, target, generator, difference)
+            call = self._call(rows, generator, keep=True)
+            call.difference = difference
+            return compiled.smoothed_maximum(call, rows, target)
+        tau = self.settings.perturbation.coordinates(rows.theta)
         if self._fused(rows, maximum=True):
             call = self._call(rows, generator, keep=False)
             call.difference = difference
@@ -423,69 +362,3 @@ class Perturbed(nn.Module):
             if sampler is SampleFused:
                 (y,) = Decode.apply(call, y, rows.theta.dtype)
         return rows, y, call.out_shape
-
-    # Under torch.compile, where autograd functions with a jvp cannot be traced:
-    # plain operations whose derivatives, of any order, are those of the surrogate.
-
-    def _surrogate(self, rows: Rows, tau: Tensor, z: Tensor) -> Surrogate:
-        if not self.settings.noise.smooth:
-            msg = (
-                f"noise {self.settings.noise.name!r} cannot be compiled: ν has no "
-                "second derivative, and compiled code would not notice. Call the layer "
-                "outside of torch.compile, or use a smooth noise."
-            )
-            raise ValueError(msg)
-        return Surrogate(
-            self.settings.perturbation,
-            z,
-            (tau, rows.temperature),
-            nu=self.settings.noise.nu,
-            stop_gradient=torch.Tensor.detach,
-        )
-
-    def _compiled(
-        self, rows: Rows, generator: torch.Generator | None
-    ) -> tuple[Tensor, tuple[int, ...]]:
-        settings = self.settings
-        call = self._call(rows, generator, keep=True)
-        tau = settings.perturbation.coordinates(rows.theta)
-        theta, temperature = checked_point(*rows.fixed, call.multiplicative)
-        z = call.noise(theta, settings.num_samples)
-        values = call.samples(call.perturb(theta, temperature, z), rows.context)
-        mean = values.mean(dim=1)
-        if settings.independent_backward:
-            z = call.noise(theta, settings.num_samples)
-            values = call.samples(call.perturb(theta, temperature, z), rows.context)
-        at_point = None
-        if settings.baseline == "point":
-            at_point = call.at_point(theta, rows.context)
-        samples = Samples(values, settings.baseline, at_point)
-        surrogate = self._surrogate(rows, tau, z)
-        if settings.form == "solution":
-            return mean + surrogate.expectation(samples), call.out_shape
-        return surrogate.gradient(settings.noise, samples), call.out_shape
-
-    def _compiled_maximum(
-        self,
-        rows: Rows,
-        tau: Tensor,
-        target: Tensor | None,
-        generator: torch.Generator | None,
-        difference: bool,
-    ) -> Tensor:
-        call = self._call(rows, generator, keep=True)
-        call.difference = difference
-        theta, temperature = checked_point(*rows.fixed, call.multiplicative)
-        if target is not None:
-            target = checked_target(target)
-        z = call.noise(theta, self.settings.num_samples)
-        values, gradients, moment = sampled_maxima(
-            call, theta, temperature, target, rows.context, z
-        )
-        baseline = best_baseline(self.settings.num_samples)
-        higher = self._surrogate(rows, tau, z).maximum(
-            Samples(values[..., None], baseline),
-            call.derivatives(temperature, z),
-            (gradients.mean(dim=1), moment),
-        )
-        return values.mean(dim=1) + higher

@@ -6,8 +6,9 @@ import torch
 from torch import nn
 
 from softsolve import layer
-from softsolve.torch.layers import Perturbed, Temperature
+from softsolve.torch.layers import Perturbed
 from softsolve.torch.precision import full_precision
+from softsolve.torch.rows import Temperature
 
 Tensor = torch.Tensor
 
