@@ -37,9 +37,9 @@ CURVATURE = {
     "logistic": (0.5, 0.0, -0.5),
 }
 
-# Work, in numbers drawn, below which a second thread costs more than it saves: where
-# solving costs little more than drawing, and where it may cost much more.
-INLINE_LIGHT, INLINE_NUMBERS = 1 << 16, 1 << 12
+# Work, in numbers drawn, up to which a second thread costs more than it saves, and how
+# many of them solving may cost where it is not little more than drawing.
+INLINE_NUMBERS, HEAVY = 1 << 18, 64
 # Scores up to which the noise of LANES samples side by side fits the first-level cache.
 LARGEST_VJP_LANES = 128
 # Largest buffer, in numbers, for groups of one row that several threads share.
@@ -160,7 +160,7 @@ class FusedPass:
         self.group = group_size(num_samples)
         self.groups = -(-num_samples // self.group)
         self.scored = noise != "normal"
-        self.inline = INLINE_LIGHT if self.plan.light else INLINE_NUMBERS
+        self.inline = INLINE_NUMBERS
         self.fill = FILL_ROWS[noise].address(self.dtype)
         self.decode = self.codec.decode.address(self.dtype)
         self.no_center = np.zeros((0, self.size), self.dtype)
@@ -177,13 +177,19 @@ class FusedPass:
             self._passes[name] = work.compiled(self.dtype)
         return self._passes[name]
 
-    def _split(self, rows: int, width: int) -> bool:
+    def _alone(self, rows: int, solving: bool) -> bool:
+        """Tell whether there is too little work for a second thread."""
+        numbers = rows * self.num_samples * self.size
+        heavy = solving and not self.plan.light
+        return numbers * (HEAVY if heavy else 1) <= self.inline
+
+    def _split(self, rows: int, width: int, *, solving: bool) -> bool:
         """Tell whether the threads share rows: few rows, many samples, enough work."""
         return (
             rows < 4 * get_num_threads()
             and self.groups > 1
             and rows * self.groups * width <= SPLIT_NUMBERS
-            and rows * self.num_samples * self.size > self.inline
+            and not self._alone(rows, solving)
         )
 
     def _run(
@@ -194,9 +200,10 @@ class FusedPass:
         *,
         grain: int = 1,
         groups: int,
+        solving: bool,
     ) -> None:
         """Run the groups of all rows; those of one row together, unless split."""
-        if rows * self.num_samples * self.size <= self.inline:
+        if self._alone(rows, solving):
             run(0, rows * groups)
         elif split:
             run_ranges(run, rows * groups)
@@ -245,7 +252,7 @@ class FusedPass:
         samples = self.num_samples
         side_by_side = self.plan.block is not None and rows * samples >= LANES // 4
         apart = side_by_side and samples < LANES
-        split = not apart and self._split(rows, size)
+        split = not apart and self._split(rows, size, solving=True)
         slots = self._slots(rows, split)
         codes = np.empty((rows, samples if keep else 0, self.codec.width), np.uint8)
         totals = np.zeros((slots, size))
@@ -273,6 +280,7 @@ class FusedPass:
             # Samples of several rows share a block: cut where few blocks are cut.
             grain=LANES // gcd(samples, LANES) if apart else 1,
             groups=1 if apart else self.groups,
+            solving=True,
         )
         if status.any():
             self._raise_failures(status, rows)
@@ -402,7 +410,8 @@ class FusedPass:
         rows = len(codes)
         center, scale, mixing = baseline
         middle = self.no_center if center is None else center
-        split = self._split(rows, sum(prod(shape) for shape in outputs))
+        width = sum(prod(shape) for shape in outputs)
+        split = self._split(rows, width, solving=False)
         slots = self._slots(rows, split)
         sums = [np.zeros((slots, *shape)) for shape in outputs]
         compiled = self._compiled(work.__name__, work)
@@ -419,7 +428,7 @@ class FusedPass:
                 *(start, stop),
             )
 
-        self._run(rows, split, run, groups=self.groups)
+        self._run(rows, split, run, groups=self.groups, solving=False)
         return [self._folded(total, rows, split) for total in sums]
 
     def _scaled(self, total: Array, temperature: Array, power: int) -> Array:
