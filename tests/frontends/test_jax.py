@@ -134,7 +134,7 @@ def test_hessians_in_every_order(layer):
         (jax.jacfwd, jax.jacfwd),
         (jax.jacrev, jax.jacfwd),
     ):
-        close(outer(inner(product))(theta)[0, :, 0], expected)
+        close(jax.jit(outer(inner(product)))(theta)[0, :, 0], expected)
 
 
 def test_third_derivatives():
@@ -166,13 +166,12 @@ def test_vmap(layer):
     mapped = jax.vmap(smoothed)(scores(), keys)
     looped = [smoothed(*pair) for pair in zip(scores(), keys, strict=True)]
     close(mapped, jnp.stack(looped))
-    jacobians = jax.vmap(jax.jacrev(smoothed))(scores(), keys)
+    jacobians = jax.jit(jax.vmap(jax.jacrev(smoothed)))(scores(), keys)
     close(jacobians[1], jax.jacfwd(smoothed)(scores()[1], keys[1]))
     nested = jax.vmap(jax.vmap(smoothed, in_axes=(0, None)), in_axes=(None, 0))
     assert nested(scores(), keys).shape == (ROWS, ROWS, SIZE)
-    hessians = jax.vmap(
-        jax.hessian(lambda at, key: layer(at, key=key) @ scores(SIZE, seed=1))
-    )(scores(), keys)
+    hessian = jax.hessian(lambda at, key: layer(at, key=key) @ scores(SIZE, seed=1))
+    hessians = jax.jit(jax.vmap(hessian))(scores(), keys)
     assert hessians.shape == (ROWS, SIZE, SIZE)
     assert np.abs(hessians).max() > 0
 
