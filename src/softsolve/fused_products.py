@@ -197,6 +197,10 @@ class FusedProducts(Products):
         """Return derivatives of :meth:`vjp` along a direction."""
         return self.call.hvp(self.temperature, g, direction, self.draws)
 
+    def jjvp(self, direction: Direction, other: Direction) -> Array:
+        """Return derivatives of :meth:`jvp` along another direction."""
+        return self.call.jjvp(self.temperature, direction, other, self.draws)
+
 
 def check_point(theta: Array, temperature: Array) -> None:
     """Raise for scores (B, d) or temperatures (B,) that cannot be used."""

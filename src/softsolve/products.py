@@ -18,7 +18,7 @@ from softsolve.solvers.base import Array, Shape
 class Products(abc.ABC):
     r"""Derivatives of the smoothed solution at one set of draws.
 
-    A route says how it averages, and its three products with vectors of the samples'
+    A route says how it averages, and its four products with vectors of the samples'
     expectation; the settings decide what they are put together to.
 
     Parameters
@@ -49,6 +49,10 @@ class Products(abc.ABC):
     def hvp(self, g: Array, direction: Direction) -> tuple[Array, Array]:
         """Return :func:`softsolve.estimators.hvp` of g along (v, e)."""
 
+    @abc.abstractmethod
+    def jjvp(self, direction: Direction, other: Direction) -> Array:
+        """Return :func:`softsolve.estimators.jjvp` along two directions."""
+
     def pull(self, g: Array) -> tuple[Array, Array]:
         """Return vector-Jacobian products of g (B, k, K): (B, d, K) and (B, K)."""
         still = self.xp.zeros_like(g[:, 0])
@@ -78,7 +82,15 @@ class Products(abc.ABC):
         columns = identity_columns(self.tau)
         rows, _, count = columns.shape
         spread = self.xp.broadcast_to(g, (rows, g.shape[1], count))
-        return self.hvp(spread, (columns, self.xp.zeros_like(columns[:, 0])))[0]
+        still = self.xp.zeros_like(columns[:, 0])
+        if not self.settings.symmetric:
+            return self.hvp(spread, (columns, still))[0]
+        return estimators.symmetric_projection(
+            lambda u: self.jjvp((u, still), (columns, still)),
+            lambda u: self.hvp(u, (columns, still))[0],
+            column_projector(self.settings, self.event_shape),
+            spread,
+        )
 
     def _second(self, direction: Direction) -> tuple[Array, Array]:
         return self.hvp(self._one(direction[0].shape[-1]), direction)
@@ -143,6 +155,12 @@ class ArrayProducts(Products):
         """Return derivatives of :meth:`vjp` along a direction."""
         return estimators.hvp(
             self.derivatives, self.samples, self.temperature, g, direction
+        )
+
+    def jjvp(self, direction: Direction, other: Direction) -> Array:
+        """Return derivatives of :meth:`jvp` along another direction."""
+        return estimators.jjvp(
+            self.derivatives, self.samples, self.temperature, direction, other
         )
 
     def jacobian(self) -> Array:

@@ -174,7 +174,7 @@ def test_negative_costs():
     strict = GridPath(negative="raise")
     np.testing.assert_array_equal(strict(theta[1:]), GridPath()(theta[1:]))
     with pytest.raises(
-        SolverError, match=r"1 row\(s\), first row 0: a cost is negative"
+        SolverError, match=r"1 of the 2 rows .*first row 0: a cost is negative"
     ):
         strict(theta)
     _, status = solve_block(strict, np.repeat(theta, 16, axis=0))
