@@ -81,7 +81,7 @@ def list_experiments() -> None:
             _print(f"  --preset {preset}: {settings}")
 
 
-@main.command()
+@main.command(short_help="Run an experiment, or continue a run.")
 @click.argument("name")
 @click.option("--preset", type=click.Choice(["quick", "paper"]), default="quick")
 @click.option(
@@ -132,7 +132,7 @@ def report(directory: Path) -> None:
     _print(write_report(directory))
 
 
-@main.command()
+@main.command(short_help="List the data sets, and verify those at hand.")
 @click.option("--data", type=DIRECTORY, help="Look here, and verify what is there.")
 def data(data: Path | None) -> None:
     """Say which data sets there are, where to get them, and verify those at hand."""
@@ -159,7 +159,7 @@ def data(data: Path | None) -> None:
         raise DataError(msg)
 
 
-@main.command()
+@main.command(short_help="Generate terrain maps as files.")
 @click.argument("directory", type=DIRECTORY)
 @click.option("--train", type=click.IntRange(min=1), default=10_000, show_default=True)
 @click.option("--test", type=click.IntRange(min=1), default=1000, show_default=True)
