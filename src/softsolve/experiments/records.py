@@ -17,7 +17,6 @@ import contextlib
 import io
 import json
 import os
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -51,17 +50,17 @@ def writing(path: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
     """Write a file as a whole: until the end, the old one stays."""
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
-            with os.fdopen(handle, "wb") as file:
+            with unfinished.open("wb") as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-            Path(name).replace(path)
+            unfinished.replace(path)
         except BaseException:
-            Path(name).unlink(missing_ok=True)
+            unfinished.unlink(missing_ok=True)
             raise
 
 

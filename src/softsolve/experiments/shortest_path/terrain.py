@@ -17,7 +17,7 @@ from softsolve.solvers import GridPath
 
 CELLS, PIXELS = 12, 96
 CELL = PIXELS // CELLS
-DRAWN_AT_ONCE = 250
+DRAWN_AT_ONCE = 20  # what fits into a cache
 
 TERRAINS = ("water", "mountain", "forest", "dirt", "grass")
 WATER, MOUNTAIN, FOREST, DIRT, GRASS = range(5)
@@ -63,7 +63,7 @@ def generate(count: int, seed: int) -> Maps:
 
 def make_terrain(count: int, rng: np.random.Generator) -> np.ndarray:
     """Return the terrains (n, 12, 12), by the height and the wetness of the ground."""
-    height, wetness = (_noise((count, CELLS, CELLS), 1.4, rng) for _ in range(2))
+    height, wetness = (_noise((count, CELLS, CELLS), 3, rng) for _ in range(2))
     terrain = np.digitize(wetness, [-0.55, 0.6])
     terrain = np.array([DIRT, GRASS, FOREST])[terrain]
     terrain[height < -1.0] = WATER
@@ -75,24 +75,25 @@ def draw(terrain: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Return pictures (n, 96, 96, 3) of terrains (n, 12, 12)."""
     shape = (len(terrain), PIXELS, PIXELS)
     ground = _ragged(terrain, rng)
-    dryness = 1 / (1 + np.exp(-2.5 * _noise(shape, 12, rng)))
+    dryness = 1 / (1 + np.exp(-2.5 * _noise(shape, 25, rng)))
     wet, dry = PALETTE[:, ground]
     picture = wet + dryness[..., None] * (dry - wet)
     picture += _texture(ground, rng)[..., None]
-    tint = 0.06 * rng.normal(size=(len(terrain), 1, 1, 3))
-    light = 0.18 * _noise(shape, 10, rng)[..., None] + tint.astype(np.float32)
-    picture *= np.exp(light)
+    tint = 0.06 * rng.standard_normal((len(terrain), 1, 1, 3), dtype=np.float32)
+    picture *= np.exp(0.18 * _noise(shape, 21, rng))[..., None] * np.exp(tint)
     picture += 3 * rng.standard_normal(picture.shape, dtype=np.float32)
     return np.clip(picture, 0, 255).astype(np.uint8)
 
 
-def _noise(
-    shape: tuple[int, ...], width: float, rng: np.random.Generator
-) -> np.ndarray:
-    """Return random fields (n, h, w) of mean 0, variance 1 and smooth over a width."""
+def _noise(shape: tuple[int, ...], box: int, rng: np.random.Generator) -> np.ndarray:
+    """Return random fields (n, h, w) of mean 0, variance 1 and smooth over a box.
+
+    Three running means come close to a Gaussian filter, at any width for one price.
+    """
     field = rng.standard_normal(shape, dtype=np.float32)
-    if width:
-        ndimage.gaussian_filter(field, (0, width, width), output=field, mode="wrap")
+    if box > 1:
+        for _ in range(3):
+            ndimage.uniform_filter(field, (0, box, box), output=field, mode="wrap")
     return field / field.std()
 
 
@@ -102,7 +103,7 @@ def _ragged(terrain: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     shape = (count, PIXELS, PIXELS)
     place = np.arange(PIXELS, dtype=np.float32)
     row, column = (
-        ((along + 0.6 * _noise(shape, 1.5, rng)) // CELL).clip(0, CELLS - 1).astype(int)
+        ((along + 0.6 * _noise(shape, 3, rng)) // CELL).clip(0, CELLS - 1).astype(int)
         for along in (place[:, None], place[None, :])
     )
     cells = (row * CELLS + column).reshape(count, -1)
@@ -112,7 +113,7 @@ def _ragged(terrain: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 def _texture(ground: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Return the light and dark of each pixel (n, 96, 96) around its colour."""
     shape = ground.shape
-    fine, coarse = _noise(shape, 0, rng), _noise(shape, 1.3, rng)
+    fine, coarse = _noise(shape, 1, rng), _noise(shape, 3, rng)
     row = np.arange(PIXELS, dtype=np.float32)[:, None]
     ripples = 9 * np.sin(row * 1.5 + 1.6 * coarse)
     ridges = 15 * (coarse - np.roll(coarse, (1, 1), axis=(1, 2)))
