@@ -12,7 +12,7 @@ from softsolve.estimators import Direction
 from softsolve.fused_products import FusedCall
 from softsolve.jax.host import run_on_host
 from softsolve.jax.sampling import Call
-from softsolve.jax.works import Hvp, Jvp, Maxima, Mean, Product, Solutions, Vjp
+from softsolve.jax.works import Hvp, Jjvp, Jvp, Maxima, Mean, Product, Solutions, Vjp
 from softsolve.products import Products
 
 Array = Any
@@ -42,6 +42,10 @@ class FusedProducts(Products):
         """Return derivatives of :meth:`vjp` along a direction."""
         in_tau, in_temperature = self._run(Hvp(self.call), g, *direction)
         return in_tau, in_temperature
+
+    def jjvp(self, direction: Direction, other: Direction) -> Array:
+        """Return derivatives of :meth:`jvp` along another direction."""
+        return self._run(Jjvp(self.call), *direction, *other)[0]
 
     def _run(self, work: Product, *vectors: Array) -> tuple[Array, ...]:
         return run_on_host(work, *self.point, *vectors, *self.draws)
