@@ -20,6 +20,7 @@ from softsolve.layer import (
     column_projector,
     raise_samples_not_kept,
 )
+from softsolve.products import ArrayProducts
 
 Array = Any
 Draws = tuple[Array, Array, Array | None]
@@ -170,3 +171,46 @@ def solution_from_maximum(
     r"""Return :math:`E[F s]/\varepsilon` (B, d), with its derivatives of any order."""
     replaced = surrogate(call, tau, temperature, draws[0])
     return replaced.gradient(call.settings.noise, _samples(call, draws))
+
+
+def smoothed_jacobian(
+    call: Call, tau: Array, temperature: Array, draws: Draws
+) -> Array:
+    r"""Return the Jacobian in :math:`\tau` (B, k, d), with its own derivatives."""
+    z, _, _ = draws
+    point = (jax.lax.stop_gradient(tau), jax.lax.stop_gradient(temperature))
+    samples = _samples(call, draws)
+    made = ArrayProducts(call.settings, call.event_shape, point, z, samples)
+    return _attach_jacobian(call, made.jacobian(), tau, temperature, draws)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _attach_jacobian(
+    call: Call, matrix: Array, tau: Array, temperature: Array, draws: Draws
+) -> Array:
+    """Return the Jacobian (B, k, d), given, with its derivatives."""
+    return matrix
+
+
+@_attach_jacobian.defjvp
+def _attach_jacobian_jvp(
+    call: Call, primals: tuple[Any, ...], tangents: tuple[Any, ...]
+) -> tuple[Array, Array]:
+    _, tau, temperature, draws = primals
+    mean = jax.numpy.mean(draws[1], axis=1)
+
+    def smoothed(tau: Array, temperature: Array) -> Array:
+        if call.settings.form == "maximum":
+            return solution_from_maximum(call, tau, temperature, draws)
+        return attach(call, mean, tau, temperature, draws)
+
+    def columns(tau: Array, temperature: Array) -> Array:
+        def column(step: Array) -> Array:
+            along = jax.numpy.broadcast_to(step, tau.shape)
+            return jax.jvp(lambda at: smoothed(at, temperature), (tau,), (along,))[1]
+
+        identity = jax.numpy.eye(tau.shape[1], dtype=tau.dtype)
+        return jax.vmap(column, out_axes=2)(identity)
+
+    _, along = jax.jvp(columns, (tau, temperature), tangents[1:3])
+    return _attach_jacobian(call, *primals), along

@@ -75,10 +75,9 @@ def products(
     keys: Array,
     context: tuple[Array, ...],
 ) -> FusedProducts:
-    """Draw, and return the products of the samples."""
-    fixed = _fixed(theta, temperature)
-    _, draws = _draw(call, fixed, keys, context)
-    return FusedProducts(compiled(call), fixed, draws)
+    """Draw, and return the products of the samples, with their derivatives."""
+    _, draws = _draw(call, _fixed(theta, temperature), keys, context)
+    return FusedProducts(compiled(call), (theta, temperature), draws)
 
 
 def compiled(call: Call) -> FusedCall:

@@ -11,15 +11,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from softsolve import layer
-from softsolve.estimators import Samples
 from softsolve.fused_route import takes_fused_route, usual_route
 from softsolve.jax import fused
 from softsolve.jax.checks import require
-from softsolve.jax.derivatives import attach, attach_maximum, solution_from_maximum
+from softsolve.jax.derivatives import (
+    attach,
+    attach_maximum,
+    smoothed_jacobian,
+    solution_from_maximum,
+)
 from softsolve.jax.sampling import Call
 from softsolve.layer import DEFAULT_MEMORY_BUDGET, Settings
 from softsolve.noise import Noise
-from softsolve.products import ArrayProducts
 
 Array = Any
 
@@ -217,22 +220,23 @@ class Perturbed:
         key: Array,
         temperature: float | Array | None = None,
     ) -> Array:
-        """Return the Jacobian of the smoothed solution, (*batch, *out, *event)."""
-        settings = self.settings
+        """Return the Jacobian of the smoothed solution, (*batch, *out, *event).
+
+        It has derivatives itself.
+        """
         rows = self.rows(theta, context, temperature)
-        call = Call(settings, rows.event_shape)
+        call = Call(self.settings, rows.event_shape)
         if self._fused(rows):
             keys = fused.draw_keys(key, len(rows.theta))
             products = fused.products(call, *rows.point, keys, rows.context)
             return rows.restore(products.jacobian(), 2 * rows.event_shape)
-        theta, temperature = rows.fixed
-        z, values, out_shape = call.samples(theta, temperature, rows.context, key)
-        samples = Samples(values, settings.baseline, call.at_point(theta, rows.context))
-        point = (theta, temperature)
-        made = ArrayProducts(settings, rows.event_shape, point, z, samples)
-        matrix = made.jacobian()
-        if settings.perturbation.name == "multiplicative":
-            matrix = matrix / theta[:, None, :]
+        fixed = rows.fixed
+        z, values, out_shape = call.samples(*fixed, rows.context, key)
+        draws = (z, values, call.at_point(fixed[0], rows.context))
+        tau = self.settings.perturbation.coordinates(rows.theta)
+        matrix = smoothed_jacobian(call, tau, rows.temperature, draws)
+        if self.settings.perturbation.name == "multiplicative":
+            matrix = matrix / rows.theta[:, None, :]
         return rows.restore(matrix, out_shape + rows.event_shape)
 
     def sample(
