@@ -165,7 +165,10 @@ SECTIONS: dict[str, tuple[str, str]] = {
     "large-grid": ("A large grid", "Costs are equal to SciPy's."),
     "overhead": (
         "Small calls",
-        "What a layer adds to its solver: a fixed cost, autograd's own included.",
+        (
+            "What a layer adds to its solver in calls one after the other: a fixed "
+            "cost, autograd's own included."
+        ),
     ),
     "memory": (
         "Memory",

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-# A timing is of as many calls in a row as last this long.
 SHORTEST = 2e-3
 # Threads of some libraries spin for a while after their work: time enough to stop.
 PAUSE = 2e-2
@@ -47,18 +46,21 @@ def interleaved(
     rounds: int,
     budget: float,
     advance: Callable[[str], None] = lambda _: None,
+    shortest: float = SHORTEST,
+    pause: float = PAUSE,
 ) -> dict[str, Times]:
     """Time calls in turns, ``rounds`` times, each after a pause.
 
     A call that has taken ``budget`` seconds sits out the other rounds, after three.
-    ``advance`` is told what is timed next.
+    ``advance`` is told what is timed next. A timing is of as many calls in a row as
+    last ``shortest`` seconds.
     """
     times, counts = {}, {}
     for name, call in calls.items():
         advance(name)
         times[name] = Times(timed(call))
         once = min(timed(call) for _ in range(2 if times[name].first < 1 else 1))
-        counts[name] = max(1, round(SHORTEST / once))
+        counts[name] = max(1, round(shortest / once))
     gc.collect()
     gc.disable()
     try:
@@ -67,7 +69,7 @@ def interleaved(
                 spent = sum(times[name].seconds) * counts[name]
                 if round_number < 3 or spent < budget:
                     advance(name)
-                    time.sleep(PAUSE)
+                    time.sleep(pause)
                     times[name].seconds.append(timed(call, counts[name]))
     finally:
         gc.enable()

@@ -15,6 +15,7 @@ from softsolve.solvers.base import KernelSolver, Shape
 DTYPES = ("float32", "float64")
 
 
+@functools.lru_cache(maxsize=256)
 def reason_against(settings: Settings) -> str | None:
     """Say why a layer cannot take the fused route, or return None if it can."""
     if not supports(settings.solver):

@@ -95,6 +95,11 @@ class Settings:
             settings._require_retained_draws()
         return settings
 
+    def __hash__(self) -> int:
+        # Compiled passes are looked up by it in every call: that of all fields takes
+        # longer than a small solve.
+        return hash((self.solver, self.num_samples))
+
     def with_form(self, form: Literal["solution", "maximum"]) -> "Settings":
         """Return these settings with another form."""
         return replace(self, form=form)
@@ -598,9 +603,9 @@ def check_lowest(
     For routes that keep neither solutions nor scores: the rounding of sums of
     :math:`|y_j x_j|` is bounded by sizes of the row instead.
     """
-    xp = array_namespace(lowest)
-    if lowest.min(initial=0) >= 0:
+    if not np.count_nonzero(lowest < 0):
         return
+    xp = array_namespace(lowest)
     # Noise beyond six standard deviations is not worth a false alarm.
     reach = np.abs(np.asarray(theta)) + 6 * np.asarray(temperature)[:, None]
     size = 1 + np.max(np.abs(np.asarray(target)), axis=1)

@@ -147,3 +147,22 @@ def test_environment_variable(text, expected):
         check=False,
     )
     assert expected in run.stdout + run.stderr
+
+
+def test_workers_keep_off_the_callers_cpu():
+    """Linux would wake them there, to take turns with the caller on one CPU."""
+    allowed, caller = os.sched_getaffinity(0), threading.current_thread()
+    of_workers: list[set[int]] = []
+
+    def look(start, stop):
+        time.sleep(0.01)
+        if threading.current_thread() is not caller:
+            of_workers.append(os.sched_getaffinity(0))
+
+    parallel.run_ranges(look, 12)  # the workers start
+    of_workers.clear()
+    parallel.run_ranges(look, 12)
+    assert of_workers
+    assert all(cpus <= allowed for cpus in of_workers)
+    assert {len(cpus) for cpus in of_workers} == {max(len(allowed) - 1, 1)}
+    assert os.sched_getaffinity(0) == allowed

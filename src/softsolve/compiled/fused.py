@@ -282,7 +282,7 @@ class FusedPass:
             groups=1 if apart else self.groups,
             solving=True,
         )
-        if status.any():
+        if np.count_nonzero(status):
             self._raise_failures(status, rows)
         mean = (self._folded(totals, rows, split) / samples).astype(self.dtype)
         lowest = scalars[:, passes.LOWEST]
@@ -432,7 +432,8 @@ class FusedPass:
         return [self._folded(total, rows, split) for total in sums]
 
     def _scaled(self, total: Array, temperature: Array, power: int) -> Array:
-        divisor = self.num_samples * temperature.astype(np.float64) ** power
+        epsilon = temperature.astype(np.float64)
+        divisor = self.num_samples * (epsilon if power == 1 else epsilon**power)
         shape = (-1,) + (1,) * (total.ndim - 1)
         return (total / divisor.reshape(shape)).astype(self.dtype)
 

@@ -280,7 +280,7 @@ class Decode(Constant):
 def _point(theta: Tensor, temperature: Tensor) -> tuple[np.ndarray, np.ndarray]:
     """Return scores and temperatures as arrays, or raise if they cannot be used."""
     scores, temperatures = _array(theta), _array(temperature)
-    positive = temperatures.min(initial=1) > 0
+    positive = np.count_nonzero(temperatures > 0) == len(temperatures)
     if not (positive and _surely_finite(scores) and _surely_finite(temperatures)):
         check_point(theta, temperature)
     return scores, temperatures

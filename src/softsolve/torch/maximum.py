@@ -59,7 +59,8 @@ class AttachMaximum(Function):
         """Return the first derivatives."""
         in_tau, in_temperature = _first_derivatives(ctx.saved_tensors, ctx.rule)
         g = gradients[0]
-        through = (scaled_rows(in_tau, g), g * in_temperature)
+        learned = ctx.needs_input_grad[4]
+        through = (scaled_rows(in_tau, g), g * in_temperature if learned else None)
         return None, None, None, *through, None, None, None, None
 
     @staticmethod
