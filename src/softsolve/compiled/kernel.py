@@ -42,6 +42,8 @@ import numba
 import numpy as np
 from numba import types
 
+from softsolve.compiled.compilation import announcements, compile_function
+
 OK = 0
 INFEASIBLE = 1
 
@@ -85,15 +87,10 @@ class Kernel:
         name = np.dtype(dtype).name
         with self._lock:
             if name not in self._compiled:
-                compile_for = numba.njit(
-                    self.signature(np.dtype(dtype)),
-                    nogil=True,
-                    cache=True,
-                    error_model="numpy",
-                )
-                dispatcher = compile_for(self.function)
-                dispatcher.disable_compile()
-                self._compiled[name] = dispatcher
+                signature = self.signature(np.dtype(dtype))
+                compiled = compile_function(self.function, signature)
+                announcements.of(self.__name__, name, compiled)
+                self._compiled[name] = compiled.dispatcher
             return self._compiled[name]
 
     def address(self, dtype: np.dtype[Any]) -> int:

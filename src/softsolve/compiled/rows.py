@@ -20,24 +20,22 @@ def _solve_rows(solve, theta, ints, reals, context, states, y, status, start, st
     return failures
 
 
-_COMPILED: dict[str, Any] = {}
+def _signature(dtype: np.dtype[Any]) -> Any:
+    scores = types.Array(numba.from_dtype(np.dtype(dtype)), 2, "C")
+    ints = types.Array(types.int64, 1, "C")
+    reals = types.Array(types.float64, 1, "C")
+    rows = types.Array(types.float64, 2, "C")
+    return types.int64(
+        types.int64,
+        *(scores, ints, reals, rows, rows, scores, ints, types.int64, types.int64),
+    )
 
 
-def _driver(dtype: np.dtype[Any]) -> Any:
-    name = np.dtype(dtype).name
-    if name not in _COMPILED:
-        scores = types.Array(numba.from_dtype(np.dtype(dtype)), 2, "C")
-        ints = types.Array(types.int64, 1, "C")
-        reals = types.Array(types.float64, 1, "C")
-        rows = types.Array(types.float64, 2, "C")
-        signature = types.int64(
-            types.int64,
-            *(scores, ints, reals, rows, rows, scores, ints, types.int64, types.int64),
-        )
-        compiled = numba.njit(signature, nogil=True, cache=True)(_solve_rows)
-        compiled.disable_compile()
-        _COMPILED[name] = compiled
-    return _COMPILED[name]
+class _Driver(Kernel):
+    signature = staticmethod(_signature)
+
+
+_DRIVER = _Driver(_solve_rows)
 
 
 def solve_rows(
@@ -56,7 +54,7 @@ def solve_rows(
     theta, context = (np.require(array, None, ["C", "W"]) for array in (theta, context))
     y = np.zeros_like(theta)
     status = np.zeros(len(theta), dtype=np.int64)
-    _driver(theta.dtype)(
+    _DRIVER.compiled(theta.dtype)(
         kernel.address(theta.dtype),
         *(theta, ints, reals, context, states, y, status, 0, len(theta)),
     )

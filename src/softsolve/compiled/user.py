@@ -7,7 +7,6 @@ import inspect
 import logging
 import re
 import sys
-import time
 from collections.abc import Callable
 from typing import Any, Literal, overload
 
@@ -16,11 +15,15 @@ import numpy as np
 from numba import types
 from numba.core.errors import NumbaError, UnsupportedBytecodeError
 
+from softsolve.compiled.compilation import (
+    LONG,
+    compile_function,
+    logger,
+    with_fingerprint,
+)
 from softsolve.compiled.kernel import OK, Kernel, kernel
 from softsolve.compiled.native import call_void, read_int64
 from softsolve.solvers.base import Array, KernelSolver, Shape
-
-logger = logging.getLogger("softsolve")
 
 UserFunction = Callable[..., None]
 Solution = Literal["binary", "integer", "real"]
@@ -135,34 +138,23 @@ class UserKernel(Kernel):
         scores = types.Array(numba.from_dtype(dtype), self.event_ndim, "C")
         context = [types.Array(types.float64, 1, "C")] if self.context else []
         signature = types.none(scores, *context, scores)
-        options = {"nogil": True, "error_model": "numpy"}
-        began = time.perf_counter()
-        cached = True
         try:
-            try:
-                dispatcher = njit(signature, cache=True, **options)(self.function)
-            except RuntimeError as error:
-                if "cannot cache" not in str(error):
-                    raise
-                cached = False
-                dispatcher = njit(signature, **options)(self.function)
+            compiled = compile_function(with_fingerprint(self.function), signature)
         except (NumbaError, UnsupportedBytecodeError) as error:
             raise TypeError(self._explain(error, dtype)) from error
-        dispatcher.disable_compile()
-        seconds = time.perf_counter() - began
-        if not cached:
+        told = (self.__name__, dtype.name, compiled.seconds)
+        if compiled.obstacle is not None:
             logger.warning(
-                "compiled %s for %s in %.1f s; it cannot be kept on disk, since it is "
-                "not defined in a file, so every process compiles it again. Put it "
-                "into a module.",
-                *(self.__name__, dtype.name, seconds),
+                "compiled %s for %s in %.1f s; it cannot be kept on disk, so every "
+                "process compiles it again: %s. Put it into a module, in a directory "
+                "that can be written to.",
+                *(*told, compiled.obstacle),
             )
-        elif not dispatcher.stats.cache_hits:
-            logger.info(
-                "compiled %s for %s in %.1f s; kept on disk for later runs.",
-                *(self.__name__, dtype.name, seconds),
-            )
-        return dispatcher
+        elif not compiled.loaded:
+            level = logging.WARNING if compiled.seconds > LONG else logging.INFO
+            text = "compiled %s for %s in %.1f s; kept on disk for later runs."
+            logger.log(level, text, *told)
+        return compiled.dispatcher
 
     def _explain(self, error: Exception, dtype: np.dtype[Any]) -> str:
         """Return what keeps the function from compiling, and what to change."""
@@ -341,8 +333,10 @@ def compiled(
     -----
     The first call compiles the function for the type of its scores, which takes about
     a second, and keeps the code on disk where it can: for functions that are defined
-    in a file. What cannot be kept is told through the logger ``softsolve``. As always
-    with Numba, global variables are constants of the compiled code.
+    in a file, and call none that is defined within another function. What takes long,
+    or cannot be kept, is told through the logger ``softsolve``. As always with Numba,
+    global variables are constants of the compiled code; a new process that has other
+    values, or other functions that it calls, compiles it anew.
 
     Examples
     --------

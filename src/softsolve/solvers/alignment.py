@@ -16,7 +16,7 @@ from softsolve.solvers.lengths import check_lengths_given, pack_lengths
 # LANES side by side share its layout, with one lane or LANES as the last axis.
 
 
-@numba.njit(nogil=True, cache=True)
+@numba.njit(nogil=True)
 def _border(best, columns, lanes):  # type: ignore[no-untyped-def]
     row = (columns + 1) * lanes
     best[:row] = -np.inf
@@ -25,7 +25,7 @@ def _border(best, columns, lanes):  # type: ignore[no-untyped-def]
         best[start : start + lanes] = -np.inf
 
 
-@numba.njit(nogil=True, cache=True)
+@numba.njit(nogil=True)
 def _read_back(best, columns, height, width, lanes, lane, y):  # type: ignore[no-untyped-def]
     i, j = height - 1, width - 1
     y[(i * columns + j) * lanes + lane] = 1

@@ -15,7 +15,7 @@ from softsolve.solvers.lengths import check_lengths_given, pack_lengths
 LONG_LOOP = 24
 
 
-@numba.njit(nogil=True, cache=True)
+@numba.njit(nogil=True)
 def _extend_few(best, unary, pairwise, states, length):  # type: ignore[no-untyped-def]
     # Plain indices: slices at every position would cost more than the work there.
     edge = 0
@@ -31,14 +31,14 @@ def _extend_few(best, unary, pairwise, states, length):  # type: ignore[no-untyp
         edge += states * states
 
 
-@numba.njit(nogil=True, cache=True)
+@numba.njit(nogil=True)
 def _improve(value, pairwise, best):  # type: ignore[no-untyped-def]
     for j in range(best.size):
         extended = value + pairwise[j]
         best[j] = extended if extended > best[j] else best[j]
 
 
-@numba.njit(nogil=True, cache=True)
+@numba.njit(nogil=True)
 def _extend_many(best, unary, pairwise, states, length):  # type: ignore[no-untyped-def]
     edge = 0
     for t in range(1, length):

@@ -10,7 +10,7 @@ WIDTH = 16
 MOST_CITIES = WIDTH + 1
 
 
-@numba.njit(nogil=True, cache=True)
+@numba.njit(nogil=True)
 def _fill(score, count, best):  # type: ignore[no-untyped-def]
     # best[visited, j]: the best path from city 0 through the set to its member j. Each
     # set is pushed on to all cities at once. No branches, and loops of constant length:

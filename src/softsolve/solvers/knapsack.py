@@ -14,7 +14,7 @@ from softsolve.compiled.kernel import OK, kernel
 from softsolve.solvers.base import Array, KernelSolver, Shape
 
 
-@numba.njit(nogil=True, cache=True, inline="always")
+@numba.njit(nogil=True, inline="always")
 def _consider(with_item, without_item, score, best, taken):  # type: ignore[no-untyped-def]
     # All arrays start at the same capacity, so that the loop has no index to guard and
     # vectorises: with_item is the previous row of the table, shifted by the weight.

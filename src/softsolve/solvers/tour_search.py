@@ -19,7 +19,7 @@ from softsolve.compiled.kernel import OK, kernel
 KEPT_ROWS = 3
 
 
-@numba.njit(nogil=True, cache=True)
+@numba.njit(nogil=True)
 def _read_row(score, n, ring, position, rows, row):  # type: ignore[no-untyped-def]
     size = np.uint64(n)
     start = ring[position] * size
@@ -29,7 +29,7 @@ def _read_row(score, n, ring, position, rows, row):  # type: ignore[no-untyped-d
         rows[row + size + x] = rows[row + x]
 
 
-@numba.njit(nogil=True, cache=True)
+@numba.njit(nogil=True)
 def _best_join(rows, a, b, edge, start, stop, threshold):  # type: ignore[no-untyped-def]
     """Find where to replace an edge (c, d) by (c, a) and (b, d), or return ``stop``.
 
@@ -51,7 +51,7 @@ def _best_join(rows, a, b, edge, start, stop, threshold):  # type: ignore[no-unt
     return place
 
 
-@numba.njit(nogil=True, cache=True)
+@numba.njit(nogil=True)
 def _close(score, n, ring, edge):  # type: ignore[no-untyped-def]
     ring[n:] = ring[:n]
     for x in range(n):
@@ -59,7 +59,7 @@ def _close(score, n, ring, edge):  # type: ignore[no-untyped-def]
     edge[n:] = edge[:n]
 
 
-@numba.njit(nogil=True, cache=True)
+@numba.njit(nogil=True)
 def _nearest_neighbours(score, n, ring):  # type: ignore[no-untyped-def]
     for x in range(n):
         ring[x] = x
@@ -73,7 +73,7 @@ def _nearest_neighbours(score, n, ring):  # type: ignore[no-untyped-def]
         ring[x], ring[nearest] = ring[nearest], ring[x]
 
 
-@numba.njit(nogil=True, cache=True)
+@numba.njit(nogil=True)
 def _improve_at(score, n, ring, edge, at, rows, tolerance, spare):  # type: ignore[no-untyped-def]
     """Make the best move of the edge and the segments that start here, if it helps."""
     stop = at + n - 1
@@ -121,7 +121,7 @@ def _improve_at(score, n, ring, edge, at, rows, tolerance, spare):  # type: igno
     return True
 
 
-@numba.njit(nogil=True, cache=True)
+@numba.njit(nogil=True)
 def _search(score, n, ring, edge, tolerance):  # type: ignore[no-untyped-def]
     spare = np.empty(n, np.uint64)
     rows = np.empty(KEPT_ROWS * 2 * n, score.dtype)
