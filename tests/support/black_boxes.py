@@ -1,10 +1,12 @@
 """Black boxes that other processes can import, and executors to solve them on."""
 
+import inspect
 import os
 import time
 
 import numpy as np
 import pytest
+from numba import cloudpickle
 
 import softsolve as ss
 
@@ -61,17 +63,31 @@ class StandInForDask:
         return lambda: function(*args)
 
 
+def frozen(result):
+    """Return a result as Ray does from its store: arrays cannot be written to."""
+    for array in result[1] if isinstance(result[1], list) else [result[1]]:
+        if isinstance(array, np.ndarray):
+            array.flags.writeable = False
+    return result
+
+
 class StandInForRay:
-    """The module ray: functions are made remote, and results are got by reference."""
+    """The module ray: functions are made remote, and results are got by reference.
+
+    Like it, it takes functions only, which it pickles whole.
+    """
 
     class Remote:
         def __init__(self, function):
-            self.function = function
+            self.function = cloudpickle.loads(cloudpickle.dumps(function))
 
         def remote(self, *args):
-            return {"reference": lambda: self.function(*args)}
+            return {"reference": lambda: frozen(self.function(*args))}
 
     def remote(self, function):
+        if not inspect.isfunction(function):
+            msg = "The @ray.remote decorator must be applied to either a function or a"
+            raise TypeError(msg)
         return self.Remote(function)
 
     def get(self, references):

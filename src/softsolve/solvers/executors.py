@@ -99,7 +99,12 @@ def _start(
     executor: Any, function: Callable[[Any], Any], tasks: list[tuple[int, Any]]
 ) -> Iterable[tuple[int, Any]]:
     if hasattr(executor, "remote") and hasattr(executor, "get"):
-        remote = executor.remote(function)
+
+        def call(task: tuple[int, Any]) -> tuple[int, Any]:
+            result: tuple[int, Any] = function(task)
+            return result
+
+        remote = executor.remote(call)  # Ray refuses callables that are no functions
         return executor.get([remote.remote(task) for task in tasks])
     if hasattr(executor, "map"):
         mapped = executor.map(function, tasks)
