@@ -240,7 +240,31 @@ for value, shown in ((0.0, "0"), (-1.0, "-1"), (np.nan, "nan"), (np.inf, "inf"))
         makes(Ranking(), temperature=value), ValueError, NOT_POSITIVE.format(shown, 0)
     )
 
+ZERO = with_entry(THETA, 0)
+TIMES = {"perturbation": "multiplicative"}
+NOT_ZERO = (
+    r"theta must not be zero anywhere under multiplicative perturbation, .*; row 1 has "
+    r'.* Use perturbation="additive", or keep scores away from zero'
+)
 CASES |= {
+    "a zero under multiplicative noise": Bad(
+        calls(Ranking(), theta=ZERO, **TIMES), ValueError, NOT_ZERO
+    ),
+    "a zero under multiplicative noise, maximum": Bad(
+        calls(Ranking(), theta=ZERO, method="maximum", **TIMES), ValueError, NOT_ZERO
+    ),
+    "a zero under multiplicative noise, loss": Bad(
+        loses(Ranking(), theta=ZERO, **TIMES), ValueError, NOT_ZERO
+    ),
+    "a temperature that is zero in single precision": Bad(
+        calls(Ranking(), temperature=1e-60), ValueError, NOT_POSITIVE.format("0", 0)
+    ),
+    "a temperature that is infinite in single precision": Bad(
+        calls(Ranking(), temperature=1e60),
+        ValueError,
+        NOT_POSITIVE.format("inf", 0),
+        ("numpy",),  # the others' own conversion raises or warns
+    ),
     "temperature of another shape": Bad(
         calls(Ranking(), temperature=np.ones(2, np.float32)),
         ValueError,

@@ -20,6 +20,7 @@ from softsolve.jax.derivatives import (
     smoothed_jacobian,
     solution_from_maximum,
 )
+from softsolve.jax.random import check_key
 from softsolve.jax.sampling import Call
 from softsolve.layer import DEFAULT_MEMORY_BUDGET, Settings
 from softsolve.noise import Noise
@@ -44,13 +45,18 @@ class Rows:
     batch_shape: tuple[int, ...]
     event_shape: tuple[int, ...]
     dtype: Any
+    nonzero: bool
 
     @property
     def finite(self) -> Array:
-        """Zero, if all scores are finite."""
+        """Zero, if all scores are finite, and none is zero that must not be."""
         theta = jax.lax.stop_gradient(self.theta)
         good = jnp.isfinite(theta).all(axis=1)
-        return require(good, layer.raise_not_finite, theta).astype(theta.dtype)
+        zero = require(good, layer.raise_not_finite, theta)
+        if self.nonzero:
+            good = jnp.isfinite(1 / theta).all(axis=1)
+            zero = zero + require(good, layer.raise_zero_score, theta)
+        return zero.astype(theta.dtype)
 
     @property
     def fixed(self) -> tuple[Array, Array]:
@@ -179,6 +185,7 @@ class Perturbed:
         temperature: float | Array | None = None,
     ) -> Array:
         """Return the smoothed solution of each instance of ``theta``."""
+        check_key(key)
         settings = self.settings
         rows = self.rows(theta, context, temperature)
         call = Call(settings, rows.event_shape)
@@ -209,6 +216,7 @@ class Perturbed:
         temperature: float | Array | None = None,
     ) -> Array:
         """Return the perturbed maximum of each instance, of the batch's shape."""
+        check_key(key)
         self.settings.require_linear("maximum")
         rows = self.rows(theta, context, temperature)
         return rows.restore(self.smoothed_maximum(rows, None, key), ())
@@ -224,6 +232,7 @@ class Perturbed:
 
         It has derivatives itself.
         """
+        check_key(key)
         rows = self.rows(theta, context, temperature)
         call = Call(self.settings, rows.event_shape)
         if self._fused(rows):
@@ -297,7 +306,10 @@ class Perturbed:
         arrays = tuple(jnp.asarray(array) for array in context)
         contexts = layer.flatten_context(batch_shape, arrays)
         self.settings.check_instances(event_shape, contexts)
-        return Rows(flat, spread, contexts, batch_shape, event_shape, theta.dtype)
+        nonzero = self.settings.perturbation.name == "multiplicative"
+        return Rows(
+            flat, spread, contexts, batch_shape, event_shape, theta.dtype, nonzero
+        )
 
     def smoothed_maximum(
         self, rows: Rows, target: Array | None, key: Array, *, difference: bool = False
@@ -339,6 +351,7 @@ class Perturbed:
         key: Array,
         temperature: float | Array | None,
     ) -> tuple[Rows, Array, tuple[int, ...]]:
+        check_key(key)
         rows = self.rows(theta, context, temperature)
         settings = self.settings.with_form("solution")
         call = Call(settings, rows.event_shape)

@@ -20,6 +20,22 @@ from softsolve.noise import (
 Array = Any
 
 
+def check_key(key: object) -> None:
+    """Raise unless this is one of JAX's keys, of the new style or the old."""
+    if isinstance(key, jax.Array | np.ndarray):
+        typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+        if key.ndim == 0 if typed else key.ndim == 1 and key.dtype == np.uint32:
+            return
+        found = f"shape {key.shape} of {key.dtype}"
+    else:
+        found = repr(key)
+    msg = (
+        f"key must be one of JAX's keys, such as jax.random.key(0); got {found}. For a "
+        "key each, jax.vmap over instances and keys."
+    )
+    raise TypeError(msg)
+
+
 def draw(noise: Noise, key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
     """Draw noise of that shape and type."""
     if isinstance(noise, Normal):

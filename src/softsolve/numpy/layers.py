@@ -331,20 +331,31 @@ class Perturbed:
         work = np.float32 if theta.dtype == np.float16 else theta.dtype
         count = math.prod(batch_shape)
         flat = theta.astype(work, copy=False).reshape(count, math.prod(event_shape))
-        row = first_bad_row(flat)
-        if row is not None:
-            layer.raise_not_finite(row, flat[row])
+        self._check_scores(flat)
         if temperature is None:
             temperature = self.temperature
         else:
             layer.check_temperature(temperature)
-        spread = layer.spread_temperature(np.asarray(temperature, work), batch_shape)
+        with np.errstate(over="ignore"):
+            cast = np.asarray(temperature, work)
+        layer.check_temperature(cast)  # what is in range of float64 may not be here
+        spread = layer.spread_temperature(cast, batch_shape)
         arrays = tuple(np.asarray(array) for array in context)
         rows = layer.flatten_context(batch_shape, arrays)
         self.settings.check_instances(event_shape, rows)
         return Rows(
             flat, spread, rows, batch_shape, event_shape, theta.dtype, self.settings
         )
+
+    def _check_scores(self, theta: np.ndarray) -> None:
+        row = first_bad_row(theta)
+        if row is not None:
+            layer.raise_not_finite(row, theta[row])
+        if self.settings.perturbation.name == "multiplicative":
+            with np.errstate(divide="ignore", over="ignore"):
+                row = first_bad_row(1 / theta)
+            if row is not None:
+                layer.raise_zero_score(row, theta[row])
 
     def _generator(self, rng: Rng) -> np.random.Generator:
         return self._rng if rng is None else np.random.default_rng(rng)
