@@ -62,8 +62,34 @@ def test_a_key_is_asked_for():
     layer = LAYERS["array"]
     with pytest.raises(TypeError, match="missing 1 required keyword-only argument"):
         layer(scores())
-    with pytest.raises(TypeError, match="PRNG key"):
-        layer(scores(), key=0)
+
+
+@pytest.mark.parametrize(
+    ("key", "found"),
+    [
+        (0, "0"),
+        (None, "None"),
+        (jax.random.split(jax.random.key(0), 3), r"shape \(3,\) of key<fry>"),
+        (np.zeros((3, 2), np.uint32), r"shape \(3, 2\) of uint32"),
+        (np.zeros(2), r"shape \(2,\) of float64"),
+    ],
+)
+def test_what_is_no_key(key, found):
+    layer = LAYERS["fused"]
+    methods = (layer, layer.maximum, layer.jacobian, layer.sample, layer.distribution)
+    loss = functools.partial(FenchelYoungLoss(layer), scores())
+    for call in (*methods, loss):
+        with pytest.raises(TypeError, match=f"key must be one of JAX's keys.*{found}"):
+            call(scores(), key=key)
+
+
+def test_keys_of_both_styles():
+    layer, theta = LAYERS["fused"], scores()
+    drawn = layer(theta, key=jax.random.key(3))
+    np.testing.assert_array_equal(drawn, layer(theta, key=jax.random.PRNGKey(3)))
+    other = layer(theta, key=jax.random.key(3, impl="rbg"))
+    assert other.shape == drawn.shape
+    assert (other != drawn).any()
 
 
 # Precision
@@ -134,6 +160,16 @@ def test_a_mean_of_no_losses_is_what_jax_says():
     loss = FenchelYoungLoss(LAYERS["array"], reduction="sum")
     theta = jnp.zeros((0, SIZE))
     assert loss(theta, theta, key=jax.random.key(0)) == 0
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_losses_are_added_before_they_are_rounded(reduction):
+    theta = jnp.asarray(scores(300, SIZE), jnp.bfloat16)
+    target = jnp.asarray(Ranking()(-theta.astype(jnp.float32)))
+    loss = FenchelYoungLoss(LAYERS["fused"], reduction=reduction)
+    key = jax.random.key(0)
+    full = loss(theta.astype(jnp.float32), target, key=key)
+    assert loss(theta, target, key=key) == full.astype(jnp.bfloat16)
 
 
 # Context

@@ -98,6 +98,19 @@ def test_types_are_kept(route, dtype):
 
 
 @routes
+def test_losses_of_half_precision_are_added_before_they_are_rounded(route):
+    """The sum of these losses, 180,000, is beyond half precision; the mean is not."""
+    layer = Perturbed(Ranking(), num_samples=2, temperature=0.5, route=route)
+    theta = 30 * np.tile(np.arange(4, dtype=np.float16), (600, 1))
+    target = Ranking()(-theta)
+    value = FenchelYoungLoss(layer)(theta, target, rng=0)
+    assert value.dtype == np.float16
+    full = FenchelYoungLoss(layer)(theta.astype(np.float32), target, rng=0)
+    assert value == np.float16(full)
+    assert 600 * full > np.finfo(np.float16).max
+
+
+@routes
 def test_strides_do_not_matter(route):
     layer = Perturbed(Ranking(), num_samples=4, route=route)
     base = scores(5, 6)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from softsolve import layer
 from softsolve.jax.layers import Perturbed
+from softsolve.jax.random import check_key
 
 Array = Any
 
@@ -84,6 +85,7 @@ class FenchelYoungLoss:
         temperature: float | Array | None = None,
     ) -> Array:
         """Return the loss."""
+        check_key(key)
         rows = self.perturbed.rows(theta, context, temperature)
         full_shape = rows.batch_shape + rows.event_shape
         y = jnp.asarray(y)
@@ -96,10 +98,11 @@ class FenchelYoungLoss:
             key,
             difference=self.gradient == "difference",
         )
-        loss = rows.restore(value, ())
-        if self.reduction == "mean":
-            return loss.mean()
-        return loss.sum() if self.reduction == "sum" else loss
+        if self.reduction == "none":
+            return rows.restore(value, ())
+        # Reduced before it is cast: half precision cannot add many numbers.
+        total = value.mean() if self.reduction == "mean" else value.sum()
+        return total.astype(rows.dtype)
 
     def __repr__(self) -> str:
         return f'FenchelYoungLoss({self.perturbed!r}, reduction="{self.reduction}")'

@@ -99,9 +99,11 @@ class FenchelYoungLoss:
         scale = 1.0
         if self.reduction == "mean":
             scale = 1 / max(1, len(rows.theta))
-        reduced = perturbed._unflatten(rows, value, ())
-        if self.reduction != "none":
-            reduced = np.asarray(reduced.sum() * scale, dtype=rows.dtype)
+        # Reduced before it is cast: half precision cannot add many numbers.
+        if self.reduction == "none":
+            reduced = perturbed._unflatten(rows, value, ())
+        else:
+            reduced = np.asarray(value.sum() * scale, dtype=rows.dtype)
         gradients = Gradients(
             perturbed._unflatten(rows, in_theta * scale, rows.event_shape),
             perturbed._unflatten(rows, in_temperature * scale, ()),
