@@ -25,7 +25,7 @@ SPLIT_MIX_64: Rounds = (
     (27, 0x94D049BB133111EB),
     (31, None),
 )
-GOLDEN_64 = 0x9E3779B97F4A7C15
+GOLDEN_32, GOLDEN_64 = 0x9E3779B1, 0x9E3779B97F4A7C15
 
 
 def constant(kind: Any, value: float) -> Any:
@@ -47,15 +47,17 @@ def emit_mix(builder: Any, word: Any, rounds: Rounds) -> Any:
 def emit_pair(builder: Any, first: Any, second: Any, index: Any) -> tuple[Any, Any]:
     """Emit the two random words at ``index`` of the streams (first, second).
 
-    All are vectors of words. 32 bits: three finalisers, one of them shared by the
-    pair. It scatters the index by the first key word; the other two scatter the result
-    by the second key word in two different ways. So streams that agree in one key word
-    only, or whose ranges of indices overlap, have no more in common than others.
+    All are vectors of words. 32 bits: the index is added to the first key word and
+    spread over all words by a multiplication; the second key word then enters in two
+    different ways, each before a finaliser of its own. So streams that agree in one key
+    word only have no more in common than others, and those whose ranges of indices
+    overlap only if they agree in the second word, too.
     64 bits: SplitMix64 started at the first key word; the second is not needed.
     """
     kind = first.type
     if kind.element.width == 32:
-        scattered = emit_mix(builder, builder.add(index, first), LOW_BIAS_32)
+        spread = constant(kind, GOLDEN_32)
+        scattered = builder.mul(builder.add(index, first), spread)
         return (
             emit_mix(builder, builder.xor(scattered, second), LOW_BIAS_32),
             emit_mix(builder, builder.add(scattered, second), MURMUR_32),

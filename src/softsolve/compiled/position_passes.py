@@ -16,7 +16,6 @@ from softsolve.compiled.lane_arithmetic import (
     least,
     offsets,
     scaled,
-    subtract,
     total,
     where_equal,
 )
@@ -28,12 +27,47 @@ from softsolve.compiled.passes import (
     LOWEST,
     MOMENT,
     Pass,
+    _inlined,
     dot,
 )
 from softsolve.compiled.random import row_key
 
 # Scores up to which it is quicker to go through all of them than from lane to lane.
 FEW_SCORES = 32
+# Numbers of a lane that are drawn at a time, where one sample has fewer: a call of the
+# function that draws takes as long as drawing some ten numbers.
+DRAWN_TOGETHER = 128
+
+
+@_inlined
+def blocks_together(size, group):
+    """Return how many blocks of LANES samples to draw at a time."""
+    return max(1, min(DRAWN_TOGETHER // size, (group + LANES - 1) // LANES))
+
+
+@_inlined
+def draw_blocks(fill_noise, key_of, sample_of, first, last, antithetic, z, s):
+    """Draw the samples up to ``last``, or what there is room for; count the blocks."""
+    room = key_of.shape[0] // LANES
+    size = z.shape[0] // room
+    blocks = min(room, (last - first + LANES - 1) // LANES)
+    order = offsets(fill(np.uint64(0)))
+    for block in range(blocks):
+        store(sample_of, block * LANES, advance(order, first + block * LANES))
+    lanes, rows = blocks * LANES, blocks * size
+    lines = (key_of[:lanes], sample_of[:lanes], antithetic, z[:rows], s[:rows])
+    call_address(fill_noise, lines)
+    return blocks
+
+
+@_inlined
+def add_products(sums, at, weights, start, values, first, step, blocks):
+    """Add the products of blocks of lanes to the lanes at a place in ``sums``."""
+    total_of = load(sums, at)
+    for block in range(blocks):
+        weight = load(weights, start + block * LANES)
+        total_of = fmuladd(weight, load(values, first + block * step), total_of)
+    store(sums, at, total_of)
 
 
 def forward_position_lanes(
@@ -63,11 +97,12 @@ def forward_position_lanes(
     scalars = borrowed(scalars)
     size = theta.shape[1]
     groups = (num_samples + group - 1) // group
-    z = np.empty((size, LANES), theta.dtype)
+    together = blocks_together(size, group)
+    z = np.empty((together * size, LANES), theta.dtype)
     s = np.empty_like(z) if scored else z
     zs = z.reshape(-1)
-    sample_of = np.empty(LANES, np.int64)
-    key_of = np.empty(LANES, np.uint64)
+    sample_of = np.empty(together * LANES, np.int64)
+    key_of = np.empty(together * LANES, np.uint64)
     live = np.empty(LANES, theta.dtype)
     places = np.empty(LANES, np.uint32)
     counts = np.empty(size, np.int64)
@@ -76,7 +111,7 @@ def forward_position_lanes(
     keep, targeted = codes.shape[1] > 0, target.shape[0] > 0
     zero, one = theta.dtype.type(0), theta.dtype.type(1)
     infinity = theta.dtype.type(np.inf)
-    none, order = fill(zero), offsets(fill(np.uint64(0)))
+    none = fill(zero)
     held = (z, s, zs, sample_of, key_of, live, places, counts)
     z = borrowed(z)
     s = borrowed(s)
@@ -95,47 +130,50 @@ def forward_position_lanes(
         moment, loss, gap_moment, lowest = 0.0, 0.0, 0.0, np.inf
         first = (item - row * groups) * group
         last = min(first + group, num_samples)
-        for begin in range(first, last, LANES):
-            count = min(LANES, last - begin)
-            store(sample_of, 0, advance(order, begin))
-            alive = fill(one)
-            if count < LANES:
-                for lane in range(LANES):
-                    live[lane] = 1 if lane < count else 0
-                alive = load(live, 0)
-            call_address(fill_noise, (key_of, sample_of, antithetic, z, s))
-            best_noise, place = load(zs, 0), fill(np.uint32(0))
-            best = scaled(amplitude, best_noise, fill(theta[row, 0]))
-            for j in range(1, size):
-                noise = load(zs, j * LANES)
-                score = scaled(amplitude, noise, fill(theta[row, j]))
-                place = where_less(best, score, fill(np.uint32(j)), place)
-                best_noise = where_less(best, score, noise, best_noise)
-                best = maximum(best, score)
-            store(places, 0, place)
-            if size <= FEW_SCORES:
-                mask = (1 << count) - 1
-                for j in range(size):
-                    counts[j] += count_equal(place, fill(np.uint32(j)), mask)
-            else:
-                for lane in range(count):
-                    counts[places[lane]] += 1
-            if keep and count == LANES:
-                store(whole, row * num_samples + begin, place)
-            elif keep:
-                for lane in range(count):
-                    kept[row, begin + lane, 0] = places[lane]
-            moment += total(fmuladd(best_noise, alive, none))
-            if targeted:
-                for j in range(size):
-                    noise, goal = load(zs, j * LANES), fill(-target[row, j])
+        for chunk in range(first, last, together * LANES):
+            blocks = draw_blocks(
+                fill_noise, key_of, sample_of, chunk, last, antithetic, z, s
+            )
+            for block in range(blocks):
+                begin, at = chunk + block * LANES, block * size * LANES
+                count = min(LANES, last - begin)
+                alive = fill(one)
+                if count < LANES:
+                    for lane in range(LANES):
+                        live[lane] = 1 if lane < count else 0
+                    alive = load(live, 0)
+                best_noise, place = load(zs, at), fill(np.uint32(0))
+                best = scaled(amplitude, best_noise, fill(theta[row, 0]))
+                for j in range(1, size):
+                    noise = load(zs, at + j * LANES)
                     score = scaled(amplitude, noise, fill(theta[row, j]))
-                    best = fmuladd(goal, score, best)
-                    best_noise = fmuladd(goal, noise, best_noise)
-                loss += total(fmuladd(best, alive, none))
-                gap_moment += total(fmuladd(best_noise, alive, none))
-                least_gap = least(where_less(none, alive, best, fill(infinity)))
-                lowest = min(lowest, least_gap)
+                    place = where_less(best, score, fill(np.uint32(j)), place)
+                    best_noise = where_less(best, score, noise, best_noise)
+                    best = maximum(best, score)
+                store(places, 0, place)
+                if size <= FEW_SCORES:
+                    mask = (1 << count) - 1
+                    for j in range(size):
+                        counts[j] += count_equal(place, fill(np.uint32(j)), mask)
+                else:
+                    for lane in range(count):
+                        counts[places[lane]] += 1
+                if keep and count == LANES:
+                    store(whole, row * num_samples + begin, place)
+                elif keep:
+                    for lane in range(count):
+                        kept[row, begin + lane, 0] = places[lane]
+                moment += total(fmuladd(best_noise, alive, none))
+                if targeted:
+                    for j in range(size):
+                        noise, goal = load(zs, at + j * LANES), fill(-target[row, j])
+                        score = scaled(amplitude, noise, fill(theta[row, j]))
+                        best = fmuladd(goal, score, best)
+                        best_noise = fmuladd(goal, noise, best_noise)
+                    loss += total(fmuladd(best, alive, none))
+                    gap_moment += total(fmuladd(best_noise, alive, none))
+                    least_gap = least(where_less(none, alive, best, fill(infinity)))
+                    lowest = min(lowest, least_gap)
         for j in range(size):
             totals[slot, j] += counts[j]
         scalars[slot, MOMENT] += moment
@@ -180,20 +218,24 @@ def vjp_position_lanes(
     num_samples = codes.shape[1]
     cotangents, size = g.shape[1:]
     groups = (num_samples + group - 1) // group
-    z = np.empty((size, LANES), g.dtype)
+    together = blocks_together(size, group)
+    z = np.empty((together * size, LANES), g.dtype)
     s = np.empty_like(z) if scored else z
     zs, ss = z.reshape(-1), s.reshape(-1)
-    sample_of = np.empty(LANES, np.int64)
-    key_of = np.empty(LANES, np.uint64)
-    weights = np.zeros((cotangents, LANES), g.dtype)
+    sample_of = np.empty(together * LANES, np.int64)
+    key_of = np.empty(together * LANES, np.uint64)
+    width = together * LANES
+    weights = np.empty((cotangents, width), g.dtype)
+    radials = np.empty(width, g.dtype)
     flat = weights.reshape(-1)
     gains = np.empty((cotangents, size), g.dtype)
     kept = codes.view(np.uint32)
     places = kept.reshape(-1)
     sums = np.empty(cotangents * size * LANES, g.dtype)
     side_sums = np.empty(cotangents * LANES, g.dtype)
-    zero, order = g.dtype.type(0), offsets(fill(np.uint64(0)))
+    zero = g.dtype.type(0)
     held = (z, s, zs, ss, sample_of, key_of, weights, flat, gains, sums, side_sums)
+    more = (radials,)
     z = borrowed(z)
     s = borrowed(s)
     zs = borrowed(zs)
@@ -205,6 +247,7 @@ def vjp_position_lanes(
     gains = borrowed(gains)
     sums = borrowed(sums)
     side_sums = borrowed(side_sums)
+    radials = borrowed(radials)
     for item in range(start, stop):
         row = item // groups
         slot = item if split else row
@@ -219,45 +262,49 @@ def vjp_position_lanes(
         side_sums[:] = 0
         first = (item - row * groups) * group
         last = min(first + group, num_samples)
-        for begin in range(first, last, LANES):
-            count = min(LANES, last - begin)
-            store(sample_of, 0, advance(order, begin))
-            call_address(fill_noise, (key_of, sample_of, antithetic, z, s))
-            at_place = row * num_samples + begin
+        for chunk in range(first, last, width):
+            blocks = draw_blocks(
+                fill_noise, key_of, sample_of, chunk, last, antithetic, z, s
+            )
+            for block in range(blocks):
+                radial = fill(-g.dtype.type(size))
+                for j in range(size):
+                    at = (block * size + j) * LANES
+                    radial = fmuladd(load(zs, at), load(ss, at), radial)
+                store(radials, block * LANES, radial)
+            count = min(width, last - chunk)
             for k in range(cotangents):
-                if size <= FEW_SCORES and count == LANES:
-                    place, weight = load(places, at_place), fill(zero)
+                for lane in range(count, blocks * LANES):
+                    weights[k, lane] = 0
+                whole = count - count % LANES if size <= FEW_SCORES else 0
+                for start_lane in range(0, whole, LANES):
+                    place = load(places, row * num_samples + chunk + start_lane)
+                    weight = fill(zero)
                     for j in range(size):
                         gain = fill(gains[k, j])
                         weight = where_equal(place, fill(np.uint32(j)), gain, weight)
-                    store(flat, k * LANES, weight)
-                else:
-                    for lane in range(count):
-                        weights[k, lane] = gains[k, kept[row, begin + lane, 0]]
-                    for lane in range(count, LANES):
-                        weights[k, lane] = 0
+                    store(flat, k * width + start_lane, weight)
+                for lane in range(whole, count):
+                    weights[k, lane] = gains[k, kept[row, chunk + lane, 0]]
                 if mixing != 0:
                     for lane in range(0, count, 2):
                         both = mixing * (weights[k, lane] + weights[k, lane + 1])
                         weights[k, lane] += both
                         weights[k, lane + 1] += both
-            radial = fill(zero)
-            for j in range(size):
-                radial = fmuladd(load(zs, j * LANES), load(ss, j * LANES), radial)
-            radial = subtract(radial, fill(g.dtype.type(size)))
-            for k in range(cotangents):
-                weight, at = load(flat, k * LANES), k * LANES
-                store(side_sums, at, fmuladd(weight, radial, load(side_sums, at)))
+                of_k = k * width
+                add_products(
+                    side_sums, k * LANES, flat, of_k, radials, 0, LANES, blocks
+                )
                 for j in range(size):
-                    at = (k * size + j) * LANES
-                    score = load(ss, j * LANES)
-                    store(sums, at, fmuladd(weight, score, load(sums, at)))
+                    at, step = j * LANES, size * LANES
+                    to = (k * size + j) * LANES
+                    add_products(sums, to, flat, of_k, ss, at, step, blocks)
         for k in range(cotangents):
             sides[slot, k] += scale * total(load(side_sums, k * LANES))
             for j in range(size):
                 at = (k * size + j) * LANES
                 totals[slot, k, j] += scale * total(load(sums, at))
-    hold(held)
+    hold((held, more))
     return 0
 
 

@@ -6,8 +6,9 @@ again instead of keeping it.
 
 The 64-bit key of a row and the number of a sample are mixed (SplitMix64) into the key
 of a stream; coordinates are the stream's counters, hashed with that key
-(:func:`softsolve.compiled.hashing.pair_of_words`): for float32 two rounds of a 32-bit
-finaliser on the way to each word, for float64 SplitMix64. Within a stream each word is
+(:func:`softsolve.compiled.hashing.emit_pair`): for float32 a Weyl sequence with both
+halves of the key in it and a 32-bit finaliser for each word, for float64 SplitMix64.
+Within a stream each word is
 a bijection of its counter, so draws are as even as their bits can be; streams that
 differ in any bit of row or sample are unrelated. That passes tests of uniformity,
 correlation and collision between neighbouring coordinates, samples, keys and bits far
@@ -58,10 +59,11 @@ _inlined = numba.njit(**_OPTIONS, forceinline=True)
 
 def _normal(emit: Emitter, one: Any, two: Any, flip: Any) -> tuple[Any, ...]:
     builder = emit.builder
-    energy = emit.negative_log_unit(one)
+    # Near u = 1 steps of u are steps of the radius, 3e-4 at zero: no digits are missed.
+    energy = emit.negative_log(emit.unit(one))
     radius = emit.square_root(builder.fadd(energy, energy))
     radius = emit.with_sign_of(radius, flip)
-    cosine, sine = emit.turn(two)
+    cosine, sine = emit.point_on_circle(two)
     z1, z2 = builder.fmul(radius, cosine), builder.fmul(radius, sine)
     return z1, z1, z2, z2
 
@@ -159,8 +161,11 @@ def _word_of(number, z):
 
 
 @intrinsic
-def stream_lanes(typing_context, keys, numbers, antithetic, z):
-    """Return the key words and the bits of a flip for each lane's key and sample."""
+def stream_lanes(typing_context, keys, numbers, start, antithetic, z):
+    """Return the key words and the bits of a flip for each lane's key and sample.
+
+    Those of the lanes are in ``keys`` and ``numbers`` from ``start`` on.
+    """
     single = z.dtype == types.float32
     word = Lanes(types.uint32 if single else types.uint64)
 
@@ -169,14 +174,17 @@ def stream_lanes(typing_context, keys, numbers, antithetic, z):
         key, number = (
             builder.load(
                 builder.bitcast(
-                    context.make_array(kind)(context, builder, value).data,
+                    builder.gep(
+                        context.make_array(kind)(context, builder, value).data,
+                        [values[2]],
+                    ),
                     long.as_pointer(),
                 ),
                 align=8,
             )
             for kind, value in zip(signature.args[:2], values[:2], strict=True)
         )
-        pairs = builder.zext(values[2], ir.IntType(64))
+        pairs = builder.zext(values[3], ir.IntType(64))
         unset = ir.Constant(long, ir.Undefined)
         pairs = builder.insert_element(unset, pairs, ir.IntType(32)(0))
         zeros = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
@@ -192,7 +200,7 @@ def stream_lanes(typing_context, keys, numbers, antithetic, z):
             words = [builder.trunc(part, short) for part in (stream, upper, flip)]
         return context.make_tuple(builder, signature.return_type, words)
 
-    return types.Tuple([word] * 3)(keys, numbers, antithetic, z), lower
+    return types.Tuple([word] * 3)(keys, numbers, types.intp, antithetic, z), lower
 
 
 @_inlined
@@ -215,7 +223,7 @@ def fill_rows(noise, key, first, antithetic, z, s):
 
 
 def fill_lanes(noise, keys, numbers, antithetic, z, s):
-    """Draw z (d, lanes) and the scores s there: each lane a row's key and a sample."""
+    """Draw z (blocks·d, lanes) and the scores s: each lane a row's key and a sample."""
 
 
 @overload(fill_rows, jit_options=_OPTIONS, prefer_literal=True)
@@ -264,22 +272,26 @@ def _fill_lanes(noise, keys, numbers, antithetic, z, s):
     scored = noise.literal_value != "normal"
 
     def fill(noise, keys, numbers, antithetic, z, s):
-        size = z.shape[0]
+        blocks = numbers.shape[0] // LANES
+        size = z.shape[0] // blocks
         half = (size + 1) // 2
-        one, two, flip = stream_lanes(keys, numbers, antithetic, z)
-        for at in range(half):
-            # Not an index that is advanced by 1: LLVM subtracts a register of ones,
-            # which it makes anew of whatever is in it, so that each step would wait
-            # for the one before.
-            index = lanes_of(word_of(at, z))
-            z1, s1, z2, s2 = pair(one, two, index, flip)
-            store(z, at * LANES, z1)
-            if scored:
-                store(s, at * LANES, s1)
-            if half + at < size:
-                store(z, (half + at) * LANES, z2)
+        for block in range(blocks):
+            one, two, flip = stream_lanes(keys, numbers, block * LANES, antithetic, z)
+            for at in range(half):
+                # Not an index that is advanced by 1: LLVM subtracts a register of
+                # ones, which it makes anew of whatever is in it, so that each step
+                # would wait for the one before.
+                index = lanes_of(word_of(at, z))
+                z1, s1, z2, s2 = pair(one, two, index, flip)
+                here = (block * size + at) * LANES
+                store(z, here, z1)
                 if scored:
-                    store(s, (half + at) * LANES, s2)
+                    store(s, here, s1)
+                if half + at < size:
+                    there = here + half * LANES
+                    store(z, there, z2)
+                    if scored:
+                        store(s, there, s2)
         return 0
 
     return fill
@@ -339,7 +351,8 @@ def fill_lanes_signature(dtype: np.dtype[Any]) -> Any:
     """Return the signature of a function that fills lanes with draws of ``dtype``.
 
     ``fill(keys, numbers, antithetic, z, s)`` draws for each lane the sample of
-    that number under that row key; z and s are (d, LANES).
+    that number under that row key; keys and numbers are (blocks · LANES,), z and s
+    (blocks · d, LANES), the coordinates of one block after those of another.
     """
     draws = types.Array(numba.from_dtype(np.dtype(dtype)), 2, "C")
     keys = types.Array(types.uint64, 1, "C")
