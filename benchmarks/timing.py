@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-SHORTEST = 2e-3
+# A timing is of as many calls in a row as last this long.
+SHORTEST = 1e-2
 # Threads of some libraries spin for a while after their work: time enough to stop.
 PAUSE = 2e-2
 

@@ -73,7 +73,10 @@ class Ours:
             temperature=workload.temperature,
             num_samples=workload.samples,
         )
-        self.loss = FenchelYoungLoss(self.perturbed, reduction="sum")
+        clips = self.perturbed.settings.clips
+        # Where scores are clipped, others take the difference for the gradient.
+        gradient = "difference" if clips else "exact"
+        self.loss = FenchelYoungLoss(self.perturbed, reduction="sum", gradient=gradient)
 
     def maximiser(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the smoothed solutions and the gradient of their product with g."""

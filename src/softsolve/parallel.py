@@ -3,6 +3,9 @@
 Compiled passes split their rows into ranges and run them here. The calling thread
 always takes part, so a call finishes even when every worker is busy with the work of
 other threads, and a single thread needs no pool at all.
+
+An executor of the standard library would do, but for the time it takes to hand over
+work: 30 µs, where many a pass takes 200. Here it is 5.
 """
 
 import contextlib
@@ -11,7 +14,7 @@ import itertools
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from queue import SimpleQueue
 
 __all__ = ["available_threads", "get_num_threads", "run_ranges", "set_num_threads"]
 
@@ -20,9 +23,6 @@ RANGES_PER_THREAD = 4
 
 _state = threading.local()
 _lock = threading.Lock()
-_pool: ThreadPoolExecutor | None = None
-_workers = 0
-_worker_ids: list[int] = []  # of the operating system
 _threads: int | None = None
 
 
@@ -79,24 +79,6 @@ def set_num_threads(threads: int) -> None:
     _threads = threads
 
 
-def _executor(workers: int) -> ThreadPoolExecutor:
-    """Return a pool of at least so many workers."""
-    global _pool, _workers, _worker_ids  # noqa: PLW0603
-    with _lock:
-        if _pool is None or _workers < workers:
-            # A smaller pool that is still in use ends by itself with its work.
-            if _pool is not None:
-                _pool.shutdown(wait=False)
-            _worker_ids = ids = []
-            _pool = ThreadPoolExecutor(
-                workers,
-                thread_name_prefix="softsolve",
-                initializer=lambda: ids.append(threading.get_native_id()),
-            )
-            _workers = workers
-        return _pool
-
-
 def _current_cpu() -> Callable[[], int] | None:
     """Return what tells the CPU that the calling thread is on, where there is such."""
     if not hasattr(os, "sched_setaffinity"):
@@ -110,36 +92,6 @@ def _current_cpu() -> Callable[[], int] | None:
 _cpu = _current_cpu()
 
 
-def _make_way() -> None:
-    """Keep the workers off the calling thread's CPU.
-
-    Linux likes to wake a worker on the CPU of the thread that wakes it, although
-    others are idle, and to leave it there for some milliseconds: longer than most
-    passes take. On two CPUs passes after a pause took 1.8 times as long.
-    """
-    if _cpu is None:
-        return
-    others = os.sched_getaffinity(0) - {_cpu()}
-    if others:
-        for worker in _worker_ids:
-            with contextlib.suppress(OSError):  # it may have ended
-                os.sched_setaffinity(worker, others)
-
-
-def _reset_after_fork() -> None:
-    # Threads do not survive a fork, and the lock may have been held by one of them.
-    global _lock, _pool, _workers, _worker_ids, _state  # noqa: PLW0603
-    _lock = threading.Lock()
-    _state = threading.local()
-    _pool = None
-    _workers = 0
-    _worker_ids = []
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_reset_after_fork)
-
-
 class _Job:
     """The ranges of one call, handed to whichever thread asks next."""
 
@@ -147,6 +99,11 @@ class _Job:
         self.function = function
         self.bounds = bounds
         self.next_range = itertools.count()
+        self.error: BaseException | None = None
+        self._lock = threading.Lock()
+        self._helping = 0
+        self._over = self._awaited = False
+        self._all_gone = threading.Lock()
 
     def run(self) -> None:
         nested = getattr(_state, "nested", False)
@@ -160,6 +117,92 @@ class _Job:
         finally:
             _state.nested = nested
 
+    def help(self) -> None:
+        """Take part as a worker, unless the call is over already."""
+        with self._lock:
+            if self._over:
+                return
+            self._helping += 1
+        try:
+            self.run()
+        except BaseException as error:  # noqa: BLE001  # the caller raises it
+            self.error = error
+        with self._lock:
+            self._helping -= 1
+            if self._awaited and not self._helping:
+                self._all_gone.release()
+
+    def end(self) -> None:
+        """Let no worker begin any more, and wait for those that are at work."""
+        with self._lock:
+            self._over, self._awaited = True, self._helping > 0
+            if self._awaited:
+                self._all_gone.acquire()
+        if self._awaited:
+            self._all_gone.acquire()
+
+
+class _Pool:
+    """Threads that wait for jobs. There are as many as were ever asked for."""
+
+    def __init__(self) -> None:
+        self.jobs: SimpleQueue[_Job] = SimpleQueue()
+        self.ids: list[int] = []  # of the operating system
+
+    def hand_over(self, job: _Job, workers: int) -> None:
+        """Let so many workers take part in a job."""
+        if len(self.ids) < workers:
+            self._grow(workers)
+        self._make_way()
+        for _ in range(workers):
+            self.jobs.put(job)
+
+    def _grow(self, workers: int) -> None:
+        with _lock:
+            while len(self.ids) < workers:
+                name = f"softsolve-{len(self.ids)}"
+                thread = threading.Thread(target=self._work, name=name, daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError:  # the interpreter is ending
+                    return
+                assert thread.native_id is not None
+                self.ids.append(thread.native_id)
+
+    def _work(self) -> None:
+        while True:
+            self.jobs.get().help()
+
+    def _make_way(self) -> None:
+        """Keep the workers off the calling thread's CPU.
+
+        Linux likes to wake a worker on the CPU of the thread that wakes it, although
+        others are idle, and to leave it there for some milliseconds: longer than most
+        passes take. On two CPUs passes after a pause took 1.8 times as long.
+        """
+        if _cpu is None:
+            return
+        others = os.sched_getaffinity(0) - {_cpu()}
+        if others:
+            for worker in self.ids:
+                with contextlib.suppress(OSError):
+                    os.sched_setaffinity(worker, others)
+
+
+_pool = _Pool()
+
+
+def _reset_after_fork() -> None:
+    # Threads do not survive a fork, and the locks may have been held by one of them.
+    global _lock, _pool, _state  # noqa: PLW0603
+    _lock = threading.Lock()
+    _state = threading.local()
+    _pool = _Pool()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_reset_after_fork)
+
 
 def run_ranges(
     function: Callable[[int, int], object],
@@ -167,6 +210,7 @@ def run_ranges(
     *,
     grain: int = 1,
     threads: int | None = None,
+    ranges_per_thread: int = RANGES_PER_THREAD,
 ) -> None:
     """Call ``function(start, stop)`` for ranges that together cover ``range(size)``.
 
@@ -193,24 +237,13 @@ def run_ranges(
         if size:
             function(0, size)
         return
-    ranges = min(grains, threads * RANGES_PER_THREAD)
+    ranges = min(grains, threads * ranges_per_thread)
     bounds = [min(grains * i // ranges * grain, size) for i in range(ranges + 1)]
     job = _Job(function, bounds)
-    futures: list[Future[None]] = []
-    _make_way()
-    for _ in range(threads - 1):
-        try:
-            futures.append(_executor(threads - 1).submit(job.run))
-        except RuntimeError:
-            # The pool was replaced by a larger one, or the interpreter is ending:
-            # this thread does the work.
-            break
+    _pool.hand_over(job, threads - 1)
     try:
         job.run()
     finally:
-        # Cancelling frees those that no worker has started on: nothing is left to do.
-        running = [future for future in futures if not future.cancel()]
-        errors = [future.exception() for future in running]
-    for error in errors:
-        if error is not None:
-            raise error
+        job.end()
+    if job.error is not None:
+        raise job.error
