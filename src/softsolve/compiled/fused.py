@@ -23,7 +23,7 @@ from softsolve.compiled.kernel import Kernel
 from softsolve.compiled.lanes import LANES
 from softsolve.compiled.plan import plan_for, steps_evenly
 from softsolve.compiled.random import FILL_LANES, FILL_ROWS, export_draws
-from softsolve.parallel import get_num_threads, run_ranges
+from softsolve.parallel import RANGES_PER_THREAD, get_num_threads, run_ranges
 from softsolve.solvers.base import KernelSolver, Solver
 
 __all__ = ["Forward", "FusedPass", "leave_one_out"]
@@ -40,6 +40,8 @@ CURVATURE = {
 # Work, in numbers drawn, up to which a second thread costs more than it saves, and how
 # many of them solving may cost where it is not little more than drawing.
 INLINE_NUMBERS, HEAVY = 1 << 18, 64
+# Work, in numbers drawn, that takes about a millisecond.
+SHORT_NUMBERS = 1 << 21
 # Scores up to which the noise of LANES samples side by side fits the first-level cache.
 LARGEST_VJP_LANES = 128
 # Largest buffer, in numbers, for groups of one row that several threads share.
@@ -205,13 +207,18 @@ class FusedPass:
         """Run the groups of all rows; those of one row together, unless split."""
         if self._alone(rows, solving):
             run(0, rows * groups)
-        elif split:
-            run_ranges(run, rows * groups)
+            return
+        # A range takes some microseconds by itself: fewer of them for less work.
+        numbers = rows * self.num_samples * self.size
+        apiece = 2 if numbers <= SHORT_NUMBERS else RANGES_PER_THREAD
+        if split:
+            run_ranges(run, rows * groups, ranges_per_thread=apiece)
         else:
             run_ranges(
                 lambda start, stop: run(start * groups, stop * groups),
                 rows,
                 grain=grain,
+                ranges_per_thread=apiece,
             )
 
     def _slots(self, rows: int, split: bool) -> int:
@@ -552,9 +559,10 @@ class FusedPass:
 
     def _curvature(self) -> Array:
         if self.noise not in CURVATURE:
+            names = ", ".join(f'"{name}"' for name in CURVATURE)
             msg = (
-                f"second derivatives need noise whose density is twice "
-                f"differentiable; got {self.noise!r}. Use one of {list(CURVATURE)}."
+                f"{self.noise.capitalize()} noise has no second derivative of ν, which "
+                f"second derivatives need. Use one of {names}."
             )
             raise ValueError(msg)
         return np.array(CURVATURE[self.noise], self.dtype)
