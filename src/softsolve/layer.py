@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any, Literal, NoReturn
 
 import numpy as np
@@ -588,8 +589,11 @@ def distributions(
     return found
 
 
-def check_interpolation(length: float) -> None:
-    """Raise unless the step of the blackbox baseline is positive."""
+def check_interpolation(length: object) -> None:
+    """Raise unless the step of the blackbox baseline is a positive number."""
+    if isinstance(length, bool) or not isinstance(length, Real):
+        msg = f"BlackBox(interpolation=...) must be a number; got {length!r}."
+        raise TypeError(msg)
     if not (length > 0 and math.isfinite(length)):
         msg = f"BlackBox(interpolation=...) must be positive and finite; got {length}."
         raise ValueError(msg)

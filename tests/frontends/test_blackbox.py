@@ -196,6 +196,13 @@ def test_interpolations_that_cannot_be(way, length):
 
 
 @ways
+@pytest.mark.parametrize("length", ["ten", None, True, [1.0]])
+def test_interpolations_that_are_no_numbers(way, length):
+    with pytest.raises(TypeError, match=r"\(interpolation=...\) must be a number; got"):
+        way.module.BlackBox(Ranking(), interpolation=length)
+
+
+@ways
 @pytest.mark.parametrize(
     ("solves", "theta", "g", "error", "match"),
     [

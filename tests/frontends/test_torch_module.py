@@ -263,6 +263,8 @@ class TestPrecision:
         for solutions, frequencies in layer.distribution(theta):
             assert solutions.dtype == dtype
             assert frequencies.sum() == pytest.approx(1)
+            wide = torch.float64 if dtype == torch.float64 else torch.float32
+            assert frequencies.dtype == wide
         (pulled,) = torch.autograd.grad(layer(theta).sum(), theta)
         assert pulled.dtype == dtype
 

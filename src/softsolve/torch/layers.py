@@ -222,7 +222,8 @@ class Perturbed(nn.Module):
             solutions, counts = torch.unique(samples, dim=0, return_counts=True)
             order = torch.argsort(counts, descending=True, stable=True)
             shaped = solutions[order].reshape(-1, *out_shape).to(rows.dtype)
-            found.append(Distribution(shaped, counts[order] / len(samples)))
+            frequencies = counts[order].to(rows.theta.dtype) / len(samples)
+            found.append(Distribution(shaped, frequencies))
         return found
 
     def extra_repr(self) -> str:
