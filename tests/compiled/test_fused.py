@@ -268,9 +268,9 @@ def test_second_order_needs_curvature():
     case = Case(OneHot(), 4, "laplace", 10, np.float64)
     out = case.fused.forward(case.theta, case.temperature, case.keys)
     arguments = (out.samples, case.keys, case.temperature)
-    with pytest.raises(ValueError, match="twice differentiable; got 'laplace'"):
+    with pytest.raises(ValueError, match="Laplace noise has no second"):
         case.fused.hvp(*arguments, case.g, case.v, case.e)
-    with pytest.raises(ValueError, match="twice differentiable; got 'laplace'"):
+    with pytest.raises(ValueError, match="Laplace noise has no second"):
         case.fused.jjvp(*arguments, case.v, case.e, case.w, case.f)
 
 
