@@ -154,14 +154,42 @@ def test_without_a_place_to_keep_code(tmp_path):
 def test_a_damaged_cache_is_done_without(tmp_path, monkeypatch):
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
 
-    def double(x):
-        return 2 * x
-
     assert compile_function(double, "float64(float64)").obstacle is None
     (index,) = tmp_path.rglob("*.nbi")
     index.write_bytes(index.read_bytes()[:20])
     compiled = compile_function(double, "float64(float64)")
     assert compiled.obstacle is not None
+    assert compiled.dispatcher(3.0) == 6
+
+
+def double(x):
+    return 2 * x
+
+
+def test_a_cache_of_another_program_is_done_without(monkeypatch):
+    """Code on disk imports the module that it was compiled in, which may be gone."""
+
+    def load_overload(cache, signature, target):
+        raise ModuleNotFoundError("No module named 'elsewhere'")  # noqa: EM101
+
+    monkeypatch.setattr(numba.core.caching.Cache, "load_overload", load_overload)
+    compiled = compile_function(double, "float64(float64)")
+    assert "elsewhere" in compiled.obstacle
+    assert compiled.dispatcher(3.0) == 6
+
+
+def test_modules_of_other_names_have_their_own_code(monkeypatch):
+    """A script is __main__ when it is run, and something else when it is imported."""
+    first = with_fingerprint(double).__qualname__
+    monkeypatch.setattr(double, "__module__", "__main__")
+    assert with_fingerprint(double).__qualname__ != first
+
+
+def test_a_module_that_is_loaded_by_hand():
+    function = with_fingerprint(double)
+    function.__module__ = "by_hand"
+    compiled = compile_function(function, "float64(float64)")
+    assert compiled.obstacle == "its module, by_hand, is not in sys.modules"
     assert compiled.dispatcher(3.0) == 6
 
 

@@ -9,6 +9,7 @@ import enum
 import hashlib
 import logging
 import pickle
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -26,6 +27,9 @@ LONG = 2.0
 
 # Declared as what type checkers cannot see through.
 njit: Any = numba.njit
+
+# What loading from a cache may raise that is damaged, or of another program.
+_DAMAGES = (OSError, EOFError, ImportError, AttributeError, pickle.UnpicklingError)
 
 _NUMBERS = (bool, int, float, complex, str, bytes, np.generic, type(None))
 
@@ -63,7 +67,7 @@ def compile_function(function: Callable[..., Any], signature: Any) -> Compiled:
     obstacle = _obstacle(function)
     try:
         dispatcher = njit(signature, cache=obstacle is None, **options)(function)
-    except (RuntimeError, OSError, EOFError, pickle.UnpicklingError) as error:
+    except (*_DAMAGES, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "cannot cache" not in str(error):
             raise
         obstacle = str(error)
@@ -75,6 +79,8 @@ def compile_function(function: Callable[..., Any], signature: Any) -> Compiled:
 
 def _obstacle(function: Callable[..., Any]) -> str | None:
     """Tell what would keep Numba from ever finding the function's code again."""
+    if function.__module__ not in sys.modules:
+        return f"its module, {function.__module__}, is not in sys.modules"
     for cell in function.__closure__ or ():
         if isinstance(
             inner := getattr(cell.cell_contents, "py_func", None), FunctionType
@@ -127,7 +133,8 @@ announcements = _Announcements()
 def with_fingerprint(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a copy of a function named after all that is compiled into it."""
     digest = hashlib.sha256()
-    for part in _parts(function, set()):
+    # The module's name too: what is loaded from disk imports the module by it.
+    for part in (str(function.__module__), *_parts(function, set())):
         digest.update(f"{len(part)}:{part}".encode())
     copy = FunctionType(
         function.__code__,
