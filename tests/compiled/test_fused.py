@@ -13,7 +13,7 @@ from softsolve import parallel
 from softsolve.compiled.fused import FusedPass, group_size, leave_one_out
 from softsolve.compiled.kernel import INFEASIBLE, OK, kernel
 from softsolve.errors import SolverError
-from softsolve.solvers import GridPath, OneHot, Ranking, TopK
+from softsolve.solvers import GraphPath, GridPath, OneHot, Ranking, TopK
 from softsolve.solvers.base import KernelSolver
 
 NOISES = ("normal", "gumbel", "logistic", "laplace")
@@ -583,3 +583,43 @@ def test_a_second_process_compiles_nothing(tmp_path):
     assert hits == 0
     assert misses == hits_again > 4
     assert misses_again == 0
+
+
+@pytest.mark.parametrize(
+    ("solver", "shape"),
+    [
+        (Ranking(), (0,)),
+        (TopK(0), (0,)),
+        (GraphPath(1, np.zeros((0, 2), int), source=0, target=0), (0,)),
+    ],
+)
+@pytest.mark.parametrize("samples", [1, 40])
+def test_instances_without_scores(solver, shape, samples):
+    fused = FusedPass(solver, shape, "normal", samples)
+    keys, ones = np.zeros((3, 2), np.int32), np.ones(3, np.float32)
+    theta = np.zeros((3, 0), np.float32)
+    out = fused.forward(theta, ones, keys, target=theta)
+    assert out.mean.shape == (3, 0)
+    np.testing.assert_array_equal(out.loss, np.zeros(3))
+    g = np.zeros((3, 1, 0), np.float32)
+    gradient, in_temperature = fused.vjp(out.samples, keys, ones, g, out.mean, 1.0)
+    assert gradient.shape == (3, 1, 0)
+    np.testing.assert_array_equal(in_temperature, np.zeros((3, 1)))
+
+
+@pytest.mark.parametrize("solver", [OneHot(), Ranking()])
+@pytest.mark.parametrize("noise", ["normal", "gumbel"])
+@pytest.mark.parametrize("samples", [10, 100])
+def test_a_vjp_in_theta_alone_is_the_same(solver, noise, samples):
+    rng = np.random.default_rng(0)
+    fused = FusedPass(solver, (5,), noise, samples)
+    theta = rng.normal(size=(3, 5)).astype(np.float32)
+    temperature = np.full(3, 0.5, np.float32)
+    keys = rng.integers(-(2**31), 2**31, (3, 2), dtype=np.int32)
+    out = fused.forward(theta, temperature, keys)
+    g = rng.normal(size=(3, 2, 5)).astype(np.float32)
+    how = leave_one_out(samples)
+    given = (out.samples, keys, temperature, g, out.mean, *how)
+    in_theta, _ = fused.vjp(*given)
+    np.testing.assert_array_equal(fused.vjp_in_theta(*given), in_theta)
+    assert (in_theta != 0).all()

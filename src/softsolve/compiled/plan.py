@@ -86,7 +86,7 @@ def plan_for(
             ints,
             reals,
             codec_for(solver.solution, size, dtype),
-            block=solver.block if size <= LARGEST_BLOCK_SIZE else None,
+            block=solver.block if 0 < size <= LARGEST_BLOCK_SIZE else None,
             state_size=solver.state_size(event_shape),
         )
     family = getattr(solver, "family", None)
@@ -117,7 +117,7 @@ def plan_for(
         np.zeros(0, np.int64),
         reference,
         codec,
-        block=ranking_lanes if codec.encode_lanes is not None else None,
+        block=ranking_lanes if size and codec.encode_lanes is not None else None,
         table=reference,
         light=True,
     )
