@@ -12,14 +12,17 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
 def load(name):
-    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / name)
+    called = f"example_{name.removesuffix('.py')}"
+    spec = importlib.util.spec_from_file_location(called, EXAMPLES / name)
     module = importlib.util.module_from_spec(spec)
+    sys.modules[called] = module  # or its compiled code could not be kept on disk
     spec.loader.exec_module(module)
     return module
 
 
 def test_every_example_is_here():
     assert {path.name for path in EXAMPLES.glob("*.py")} == {
+        "compiled_solver.py",
         "demo.py",
         "own_solver.py",
         "perturbed_squared_loss.py",
@@ -50,6 +53,21 @@ def test_own_solver():
     assert example.feasible(y).all()
     for row, solution in zip(scores, y, strict=True):
         np.testing.assert_allclose(solution @ row, example.by_trying_all(row))
+
+
+def test_compiled_solver():
+    example = load("compiled_solver.py")
+    before, after = example.train(40)
+    assert before < 0.85
+    assert after > 0.95
+    rng = np.random.default_rng(0)
+    scores, jobs = rng.normal(size=(20, example.JOBS)), example.some_jobs(20, rng)
+    scores[::2] = np.rint(scores[::2])  # ties
+    y = example.schedule(scores, jobs)
+    assert example.feasible(y, jobs).all()
+    for row, job, solution in zip(scores, jobs, y, strict=True):
+        np.testing.assert_allclose(solution @ row, example.by_trying_all(row, job))
+    assert example.gain() > 1
 
 
 def test_shortest_path():
