@@ -411,8 +411,12 @@ class FusedPass:
         baseline: tuple[Array | None, float, float],
         directions: tuple[Array, ...],
         outputs: tuple[tuple[int, ...], ...],
+        unwanted: tuple[Array, ...] = (),
     ) -> list[Array]:
-        """Run a pass over kept samples; sum what it writes for each row."""
+        """Run a pass over kept samples; sum what it writes for each row.
+
+        ``unwanted`` are arrays without rows, for outputs that are not computed.
+        """
         (codes,) = samples
         rows = len(codes)
         center, scale, mixing = baseline
@@ -432,6 +436,7 @@ class FusedPass:
                 *(self.antithetic, self.group, split, middle, scale, mixing),
                 *directions,
                 *sums,
+                *unwanted,
                 *(start, stop),
             )
 
@@ -464,21 +469,49 @@ class FusedPass:
             \frac{1}{\varepsilon M} \sum_m a_m (\langle z_m, s_m \rangle - d)
             \quad (B, K).
         """
+        options = (samples, keys, (center, scale, mixing), g)
+        totals, sides = self._pull(*options, in_temperature=True)
+        return (
+            self._scaled(totals, temperature, 1),
+            self._scaled(sides, temperature, 1),
+        )
+
+    def vjp_in_theta(
+        self,
+        samples: tuple[Array, ...],
+        keys: Array,
+        temperature: Array,
+        g: Array,
+        center: Array | None = None,
+        scale: float = 1.0,
+        mixing: float = 0.0,
+    ) -> Array:
+        """Return the first of what :meth:`vjp` returns, in less time."""
+        options = (samples, keys, (center, scale, mixing), g)
+        (totals,) = self._pull(*options, in_temperature=False)
+        return self._scaled(totals, temperature, 1)
+
+    def _pull(
+        self,
+        samples: tuple[Array, ...],
+        keys: Array,
+        baseline: tuple[Array | None, float, float],
+        g: Array,
+        *,
+        in_temperature: bool,
+    ) -> list[Array]:
         cotangents = g.shape[1]
         in_lanes = (
             self.positions
             and self.num_samples >= LANES // 2
             and self.size <= LARGEST_VJP_LANES
         )
-        totals, sides = self._derive(
-            position_passes.VJP_POSITION_LANES if in_lanes else passes.VJP_ROWS,
-            *(samples, keys, (center, scale, mixing), (g,)),
-            ((cotangents, self.size), (cotangents,)),
-        )
-        return (
-            self._scaled(totals, temperature, 1),
-            self._scaled(sides, temperature, 1),
-        )
+        work = position_passes.VJP_POSITION_LANES if in_lanes else passes.VJP_ROWS
+        options = (work, samples, keys, baseline, (g,))
+        in_theta = (cotangents, self.size)
+        if in_temperature:
+            return self._derive(*options, (in_theta, (cotangents,)))
+        return self._derive(*options, (in_theta,), (np.zeros((0, cotangents)),))
 
     def jvp(
         self,

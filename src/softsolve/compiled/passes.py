@@ -258,7 +258,10 @@ def vjp_rows(
     start,
     stop,
 ):
-    r"""Sum :math:`a_m s_m` and :math:`a_m (\langle z_m, s_m \rangle - d)`."""
+    r"""Sum :math:`a_m s_m` and :math:`a_m (\langle z_m, s_m \rangle - d)`.
+
+    The second only if ``sides`` has rows.
+    """
     codes = borrowed(codes)
     table = borrowed(table)
     keys = borrowed(keys)
@@ -277,6 +280,7 @@ def vjp_rows(
     weights = np.empty((block, cotangents))
     partial = np.empty((cotangents, size))
     partial_sides = np.empty((1, cotangents))
+    siding = sides.shape[0] > 0
     held = (z, s, y, zero, weights, partial, partial_sides)
     z = borrowed(z)
     s = borrowed(s)
@@ -304,13 +308,14 @@ def vjp_rows(
             mix(weights, count, scale, mixing)
             for sample in range(count):
                 score = s[sample]
-                side = dot(z[sample], score) - size
+                side = dot(z[sample], score) - size if siding else 0.0
                 for k in range(cotangents):
                     weight = weights[sample, k]
                     partial_sides[0, k] += weight * side
                     add_weighted(partial[k], weight, score)
         add_to(totals[slot], partial)
-        add_to(sides[slot : slot + 1], partial_sides)
+        if siding:
+            add_to(sides[slot : slot + 1], partial_sides)
     hold(held)
     return 0
 

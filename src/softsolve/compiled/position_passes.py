@@ -209,6 +209,7 @@ def vjp_position_lanes(
     stop,
 ):
     """Do what ``vjp_rows`` does, for solutions with a single 1, kept by position."""
+    siding = sides.shape[0] > 0
     codes = borrowed(codes)
     keys = borrowed(keys)
     center = borrowed(center)
@@ -266,12 +267,13 @@ def vjp_position_lanes(
             blocks = draw_blocks(
                 fill_noise, key_of, sample_of, chunk, last, antithetic, z, s
             )
-            for block in range(blocks):
-                radial = fill(-g.dtype.type(size))
-                for j in range(size):
-                    at = (block * size + j) * LANES
-                    radial = fmuladd(load(zs, at), load(ss, at), radial)
-                store(radials, block * LANES, radial)
+            if siding:
+                for block in range(blocks):
+                    radial = fill(-g.dtype.type(size))
+                    for j in range(size):
+                        at = (block * size + j) * LANES
+                        radial = fmuladd(load(zs, at), load(ss, at), radial)
+                    store(radials, block * LANES, radial)
             count = min(width, last - chunk)
             for k in range(cotangents):
                 for lane in range(count, blocks * LANES):
@@ -291,16 +293,15 @@ def vjp_position_lanes(
                         both = mixing * (weights[k, lane] + weights[k, lane + 1])
                         weights[k, lane] += both
                         weights[k, lane + 1] += both
-                of_k = k * width
-                add_products(
-                    side_sums, k * LANES, flat, of_k, radials, 0, LANES, blocks
-                )
+                to, of_k, step = k * LANES, k * width, size * LANES
+                if siding:
+                    add_products(side_sums, to, flat, of_k, radials, 0, LANES, blocks)
                 for j in range(size):
-                    at, step = j * LANES, size * LANES
                     to = (k * size + j) * LANES
-                    add_products(sums, to, flat, of_k, ss, at, step, blocks)
+                    add_products(sums, to, flat, of_k, ss, j * LANES, step, blocks)
         for k in range(cotangents):
-            sides[slot, k] += scale * total(load(side_sums, k * LANES))
+            if siding:
+                sides[slot, k] += scale * total(load(side_sums, k * LANES))
             for j in range(size):
                 at = (k * size + j) * LANES
                 totals[slot, k, j] += scale * total(load(sums, at))

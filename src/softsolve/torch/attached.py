@@ -48,7 +48,8 @@ class Attach(Function):
         tau, temperature, *draws = ctx.saved_tensors
         symmetric = ctx.rule.settings.symmetric
         if first_order() and not symmetric:
-            pulled = ctx.rule.pull((tau, temperature), gradients[0], draws)
+            point, learned = (tau, temperature), ctx.needs_input_grad[2]
+            pulled = ctx.rule.pull(point, gradients[0], draws, in_temperature=learned)
             return None, *pulled, None, None, None, None
         g = gradients[0][..., None]
         in_tau, in_temperature = Vjp.apply(tau, temperature, g, *draws, ctx.rule)

@@ -140,11 +140,14 @@ class FusedRule:
     event_shape: tuple[int, ...]
     again: bool = False
 
-    def pull(self, point: Pair, g: Tensor, draws: Draws) -> Pair:
+    def pull(
+        self, point: Pair, g: Tensor, draws: Draws, *, in_temperature: bool
+    ) -> tuple[Tensor, Tensor | None]:
         """Return the vector-Jacobian product of one vector."""
-        vectors = (_array(g)[:, None],)
-        in_tau, in_temperature = self.product("vjp", point, vectors, draws)
-        return torch.from_numpy(in_tau[:, 0]), torch.from_numpy(in_temperature[:, 0])
+        name, vectors = "vjp" if in_temperature else "vjp_in_theta", _array(g)[:, None]
+        pulled = self.product(name, point, (vectors,), draws)
+        along = torch.from_numpy(pulled[1][:, 0]) if in_temperature else None
+        return torch.from_numpy(pulled[0][:, 0]), along
 
     def vjp(self, point: Pair, g: Tensor, draws: Draws) -> Pair:
         """Return vector-Jacobian products."""

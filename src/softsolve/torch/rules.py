@@ -34,8 +34,13 @@ class Rule(Protocol):
     def event_shape(self) -> tuple[int, ...]:
         """The shape of one instance."""
 
-    def pull(self, point: Pair, g: Tensor, draws: Draws) -> Pair:
-        """Return the vector-Jacobian product of one vector (B, k), (B, d) and (B,)."""
+    def pull(
+        self, point: Pair, g: Tensor, draws: Draws, *, in_temperature: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the vector-Jacobian product of one vector (B, k), (B, d) and (B,).
+
+        The second may be None unless it is wanted, ``in_temperature``.
+        """
 
     def vjp(self, point: Pair, g: Tensor, draws: Draws) -> Pair:
         """Return vector-Jacobian products."""
@@ -63,10 +68,12 @@ class ArrayRule:
     settings: Settings
     event_shape: tuple[int, ...]
 
-    def pull(self, point: Pair, g: Tensor, draws: Draws) -> Pair:
+    def pull(
+        self, point: Pair, g: Tensor, draws: Draws, *, in_temperature: bool
+    ) -> tuple[Tensor, Tensor | None]:
         """Return the vector-Jacobian product of one vector."""
-        in_tau, in_temperature = self.vjp(point, g[..., None], draws)
-        return in_tau[..., 0], in_temperature[..., 0]
+        in_tau, along = self.vjp(point, g[..., None], draws)
+        return in_tau[..., 0], along[..., 0]
 
     def vjp(self, point: Pair, g: Tensor, draws: Draws) -> Pair:
         """Return vector-Jacobian products."""
