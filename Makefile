@@ -2,6 +2,8 @@
 #
 #   make demo        draw what smoothing does, and learn the shortest paths of maps
 #   make test        the tests, within ten minutes (make test-slow: those that take longer)
+#   make test-core   those that need neither torch nor jax, on a Python of your choice:
+#                    make test-core VENV=.venv-3.13 PYTHON=python3.13
 #   make lint        style;  make types: static types
 #   make bench       speed, against the peers: writes docs/results/speed.md
 #   make docs        the documentation as HTML, in out/docs
@@ -12,7 +14,7 @@ WORKERS ?= auto
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet -c constraints.txt
 
-.PHONY: demo test test-slow lint types bench docs clean
+.PHONY: demo test test-slow test-core lint types bench docs clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python examples/demo.py
@@ -27,6 +29,10 @@ test: $(VENV)/.dev
 
 test-slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m slow
+
+test-core: $(VENV)/.core
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not slow" \
+	    $$($(BIN)/python tests/core.py)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check
@@ -45,6 +51,12 @@ docs: $(VENV)/.docs
 
 clean:
 	rm -rf $(VENV) out build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+# The core alone, and what its tests are written with.
+$(VENV)/.core: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing softsolve and its tests' tools into $(VENV)"
+	@$(PIP) -e ".[lp]" hypothesis networkx ortools pytest pytest-xdist
+	@touch $@
 
 # One stamp for each set of extras; a change of either file installs again.
 $(VENV)/.%: pyproject.toml constraints.txt | $(BIN)/python
