@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from numbers import Real
 from typing import Any, Literal, NoReturn
 
 import numpy as np
@@ -591,10 +590,11 @@ def distributions(
 
 def check_interpolation(length: object) -> None:
     """Raise unless the step of the blackbox baseline is a positive number."""
-    if isinstance(length, bool) or not isinstance(length, Real):
+    number = int | float | np.integer | np.floating
+    if isinstance(length, bool) or not isinstance(length, number):
         msg = f"BlackBox(interpolation=...) must be a number; got {length!r}."
         raise TypeError(msg)
-    if not (length > 0 and math.isfinite(length)):
+    if not 0 < length < math.inf:
         msg = f"BlackBox(interpolation=...) must be positive and finite; got {length}."
         raise ValueError(msg)
 
