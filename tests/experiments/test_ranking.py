@@ -188,7 +188,7 @@ def test_the_page_of_an_unfinished_run_has_what_there_is(tmp_path: Path) -> None
         ["the paper's table 2", "90%"],
     ]
     pictures = [block.name for block in page.blocks if isinstance(block, Picture)]
-    assert pictures == ["ranking-scatter", "ranking-curves"]
+    assert pictures == ["scatter", "curves"]
 
 
 LOSS = {"loss": 2.0}
@@ -266,6 +266,7 @@ def test_what_is_not_there(tmp_path: Path) -> None:
         ({"steps": 7, "rounds": 2}, "steps must be a multiple of rounds"),
         ({"temperatures": (0.0,)}, "temperatures must be positive"),
         ({"data_sets": ()}, "data_sets must be one or more"),
+        ({"data_sets": ("iris", "iris")}, "data_sets must be different from each"),
     ],
 )
 def test_settings_that_are_wrong(changed: dict[str, object], message: str) -> None:

@@ -27,6 +27,8 @@ def test_override_reads_each_type() -> None:
         ("epoch=3", "no such setting. There are epochs, scale, names, loud"),
         ("epochs=3.5", "must be of type int; got '3.5'"),
         ("loud=maybe", "must be of type bool"),
+        ("scale=inf", "must be finite; got 'inf'"),
+        ("scale=nan", "must be finite; got 'nan'"),
     ],
 )
 def test_override_refuses(assignment: str, message: str) -> None:

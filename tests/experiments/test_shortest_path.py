@@ -319,6 +319,8 @@ def test_the_report_shows_curves_and_maps(tmp_path: Path) -> None:
     ("changed", "message"),
     [
         ({"losses": ("fenchel",)}, "losses must be among fenchel-young, "),
+        ({"losses": ()}, "losses must be one or more"),
+        ({"losses": ("squared",) * 2}, "losses must be different from each other"),
         ({"train_size": 0}, "train_size must be at least 1; got 0"),
         ({"test_size": 2}, "test_size must be at least 4; got 2"),
         ({"squared_samples": 1}, "squared_samples must be at least 2; got 1"),

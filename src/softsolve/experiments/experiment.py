@@ -76,12 +76,15 @@ class Experiment(abc.ABC, Generic[Config]):
         Configurations: frozen dataclasses.
     needs_data
         The data sets it reads from a directory, as named in the catalogue.
+    stated
+        What the paper says of settings, for those it says something of.
     """
 
     name: ClassVar[str]
     summary: ClassVar[str]
     presets: Mapping[str, Config]
     needs_data: ClassVar[tuple[str, ...]] = ()
+    stated: ClassVar[Mapping[str, str]] = {}
 
     @abc.abstractmethod
     def trials(self, config: Config, data: Path | None) -> Sequence[Trial]:
@@ -92,6 +95,13 @@ class Experiment(abc.ABC, Generic[Config]):
         self, trial: Trial, config: Config, data: Path | None, seed: int
     ) -> Training:
         """Return the training of a trial, at its start."""
+
+    def substitutes(self, config: Config, data: str | None) -> str:
+        """Return what is used for the paper's data, as a sentence; empty if nothing.
+
+        ``data`` is the directory of data sets.
+        """
+        return ""
 
     @abc.abstractmethod
     def results(self, config: Config, records: Sequence[Record]) -> Values:

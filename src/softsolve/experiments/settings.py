@@ -1,6 +1,7 @@
 """Settings of experiments: frozen dataclasses, changed by ``key=value``."""
 
 import dataclasses
+import math
 import typing
 from collections.abc import Iterable
 from typing import Any, TypeVar
@@ -44,10 +45,14 @@ def _parse(kind: Any, text: str, assignment: str) -> Any:
         parts = [part.strip() for part in text.split(",") if part.strip()]
         return tuple(_parse(entry, part, assignment) for part in parts)
     try:
-        return TRUTH[text.lower()] if kind is bool else kind(text)
+        value = TRUTH[text.lower()] if kind is bool else kind(text)
     except (KeyError, ValueError):
         msg = f"--set {assignment}: must be of type {kind.__name__}; got {text!r}."
         raise SettingError(msg) from None
+    if kind is float and not math.isfinite(value):
+        msg = f"--set {assignment}: must be finite; got {text!r}."
+        raise SettingError(msg)
+    return value
 
 
 def require(condition: bool, key: str, must: str, value: object) -> None:
@@ -55,3 +60,16 @@ def require(condition: bool, key: str, must: str, value: object) -> None:
     if not condition:
         msg = f"the setting {key} must be {must}; got {value!r}."
         raise SettingError(msg)
+
+
+def require_some(key: str, values: tuple[object, ...]) -> None:
+    """Raise unless a setting has values, none of them twice."""
+    require(bool(values), key, "one or more", values)
+    require(len(set(values)) == len(values), key, "different from each other", values)
+
+
+def shown(value: object) -> str:
+    """Return a setting's value as a person writes it."""
+    if isinstance(value, list | tuple):
+        return ", ".join(str(entry) for entry in value) or "none"
+    return str(value)

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 from softsolve.experiments.classification import images
 from softsolve.experiments.classification.losses import (
@@ -116,6 +117,17 @@ class Classification(Experiment[ClassificationConfig]):
         "paper": ClassificationConfig(),
     }
     needs_data = ("cifar-10",)
+    stated: ClassVar[Mapping[str, str]] = {
+        "data_set": "CIFAR-10",
+        "train_size": "50,000: all",
+        "test_size": "10,000: all",
+        "epochs": "600",
+        "losses": "these two",
+        "num_samples": "1 and 1000",
+        "sweep_epochs": "600",
+        "sweep_train_size": "50,000: all",
+        "batch_size": "32",
+    }
 
     def trials(
         self, config: ClassificationConfig, data: Path | None

@@ -45,14 +45,15 @@ def classification_page(
     finals = [line for line in lines if "result" in line]
     results = classification_results(finals)
     note = (
+        "A network of 4 convolutional and 2 fully connected layers, as in the paper. "
         "Accuracies are of the largest score, on the test images and on as many "
-        "training images. The squared loss is the mean of |y - y_ε(θ)|² over the same "
+        "training images. The squared loss is the mean of |y − y_ε(θ)|² over the same "
         "images, with softmax(θ/ε) for cross entropy. The paper prints a figure only; "
         "optimiser, learning rate and the values of ε are ours."
     )
     figure = _figure(lines, results[SWEEP], sweep_samples)
     caption = "Accuracy in training, test accuracy, and the impact of ε."
-    blocks: list[Block] = [Text(note), Picture("classification", caption, figure)]
+    blocks: list[Block] = [Text(note), Picture("accuracy", caption, figure)]
     seconds = _seconds(finals)
     if results[CURVES]:
         header = ["loss", *_columns(), "seconds"]
@@ -68,7 +69,7 @@ def classification_page(
     pictures = _predictions(run, finals, classes)
     if pictures is not None:
         caption = "Test images, and the probability of each class, the true one green."
-        blocks.append(Picture("classification-images", caption, pictures))
+        blocks.append(Picture("images", caption, pictures))
     return Page("Classifying images", blocks)
 
 
@@ -183,7 +184,12 @@ def _draw_sweep(axes: Axes, sweep: Values, samples: int) -> None:
                 color=colour,
                 label=f"{split}, {'squared loss' if metric == 'squared' else metric}",
             )
-    axes.set(xscale="log", xlabel="ε", title=f"impact of ε, M = {samples}", ylim=(0, 1))
+    axes.set(
+        xscale="log",
+        xlabel="ε",
+        title=f"impact of ε, M = {samples}",
+    )
+    axes.set_ylim(bottom=0)
     axes.legend(frameon=False, fontsize=8)
 
 

@@ -36,10 +36,15 @@ def load(name: str, data: Path | None) -> LabelRankingData:
     DataError
         If there is no such data set, or the file is not what it should be.
     """
-    published = name in catalogue.LABEL_RANKING.checksums
-    if name in BUILDERS and (data is None or not published):
+    if built(name, data):
         return BUILDERS[name]()
     return parse(catalogue.find(data, catalogue.LABEL_RANKING, name))
+
+
+def built(name: str, data: Path | None) -> bool:
+    """Tell whether a data set is built, and not read."""
+    published = name in catalogue.LABEL_RANKING.checksums
+    return name in BUILDERS and (data is None or not published)
 
 
 def parse(path: Path) -> LabelRankingData:

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -22,7 +23,7 @@ from softsolve.experiments.ranking.page import ranking_page, ranking_results
 from softsolve.experiments.ranking.paper import TABLE_2
 from softsolve.experiments.ranking.training import AffineModels
 from softsolve.experiments.records import Record, RunDirectory
-from softsolve.experiments.settings import require
+from softsolve.experiments.settings import require, require_some
 
 FOLDS, INNER_FOLDS = 10, 5
 SHOWN = 12  # rows whose predictions are kept for pictures
@@ -62,7 +63,7 @@ class RankingConfig:
 
     def __post_init__(self) -> None:
         for key in ("data_sets", "losses", "learning_rates", "temperatures"):
-            require(bool(getattr(self, key)), key, "one or more", getattr(self, key))
+            require_some(key, getattr(self, key))
         unknown = [loss for loss in self.losses if loss not in LOSSES]
         require(not unknown, "losses", f"among {', '.join(LOSSES)}", self.losses)
         for key in ("learning_rates", "temperatures"):
@@ -97,6 +98,12 @@ class Ranking(Experiment[RankingConfig]):
         "paper": RankingConfig(),
     }
     needs_data = ("label-ranking",)
+    stated: ClassVar[Mapping[str, str]] = {
+        "data_sets": "21 data sets",
+        "losses": "these four",
+        "learning_rates": "0.001, 0.01, 0.1",
+        "temperatures": "chosen in Table 2; which, it does not say",
+    }
 
     def trials(self, config: RankingConfig, data: Path | None) -> Sequence[Trial]:
         """Return a trial for each data set and loss, once all data is read."""
@@ -113,6 +120,18 @@ class Ranking(Experiment[RankingConfig]):
     ) -> Training:
         """Return the training of all folds and settings of a data set and a loss."""
         return CrossValidation(trial, config, data, seed)
+
+    def substitutes(self, config: RankingConfig, data: str | None) -> str:
+        """Return which data sets are not the published ones."""
+        folder = None if data is None else Path(data)
+        built = [name for name in config.data_sets if ranking_data.built(name, folder)]
+        if not built:
+            return ""
+        return (
+            f"Of scikit-learn's data, by the construction of Cheng et al. (2009): "
+            f"{', '.join(built)}. The paper's numbers are of other files, even where "
+            "these have the same name."
+        )
 
     def results(self, config: RankingConfig, records: Sequence[Record]) -> Values:
         """Return the tables' numbers."""

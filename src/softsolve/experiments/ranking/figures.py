@@ -3,25 +3,31 @@
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from matplotlib import colormaps
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 
 from softsolve.experiments.ranking.losses import TITLES
 from softsolve.experiments.records import Record
 
+WRONG = "#FFC9C9"
 POINT, OTHER, DIAGONAL = "#4477AA", "#EE6677", "#999999"
 Predictions = Mapping[str, Mapping[str, np.ndarray]]
 
 
 def scatter(
-    ours: Mapping[str, float], others: Mapping[str, Mapping[str, float]], similar: float
+    ours: Mapping[str, float],
+    others: Mapping[str, Mapping[str, float]],
+    similar: float,
+    printed: Mapping[str, str],
 ) -> Figure:
     """Draw our loss against each other, a point a data set.
 
     Points are filled where ours is better, or within ``similar`` of the other: above
-    the shaded line.
+    the shaded line. ``printed`` says how many these are in the paper.
     """
-    figure = Figure(figsize=(4 * len(others), 4.2), layout="constrained")
+    figure = Figure(figsize=(4 * len(others), 4.4), layout="constrained")
     for place, (loss, values) in enumerate(others.items()):
         axes = figure.add_subplot(1, len(others), place + 1)
         names = [name for name in ours if name in values]
@@ -47,7 +53,9 @@ def scatter(
                 )
         axes.set(xlabel=f"{TITLES[loss]} loss", ylabel="Fenchel-Young loss")
         axes.set(aspect="equal", xlim=(-0.05, 1.05), ylim=(-0.05, 1.05))
-        axes.set_title(f"better or within {similar:.0%}: {good.sum()} of {len(good)}")
+        share = f"{good.mean():.0%} ({good.sum()} of {len(good)})"
+        title = f"better or within {similar:.0%}: {share}\nthe paper: {printed[loss]}"
+        axes.set_title(title, fontsize=10)
         _unframe(axes)
     return figure
 
@@ -91,7 +99,10 @@ def predictions(data_sets: Mapping[str, Predictions]) -> Figure:
 
 def _ranks(axes: Axes, ranks: np.ndarray, truth: np.ndarray) -> None:
     """Draw ranks as a table of cells, dark for the best, with the wrong ones red."""
-    axes.imshow(ranks, cmap="Blues_r", vmin=0, vmax=1.6 * ranks.shape[1], aspect="auto")
+    depth = 0.55 * (1 - ranks / (ranks.shape[1] + 1))
+    colours = colormaps["Blues"](depth)
+    colours[ranks != truth] = to_rgba(WRONG)
+    axes.imshow(colours, aspect="auto")
     for row, column in np.ndindex(*ranks.shape):
         wrong = ranks[row, column] != truth[row, column]
         axes.text(
@@ -101,7 +112,7 @@ def _ranks(axes: Axes, ranks: np.ndarray, truth: np.ndarray) -> None:
             ha="center",
             va="center",
             fontsize=7,
-            color="#CC0022" if wrong else "black",
+            color="#990011" if wrong else "black",
             weight="bold" if wrong else "normal",
         )
 

@@ -16,6 +16,7 @@ a factor, and the blackbox proxy on θ/λ, so that a tenth of ε is ten times th
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 
@@ -25,7 +26,7 @@ from softsolve.experiments.ranking.losses import LOSSES, TITLES, ranking_loss
 from softsolve.experiments.ranking.synthetic_page import mean_over_runs, synthetic_page
 from softsolve.experiments.ranking.training import AffineModels
 from softsolve.experiments.records import Record, RunDirectory
-from softsolve.experiments.settings import require
+from softsolve.experiments.settings import require, require_some
 from softsolve.solvers import Ranking
 
 Tensor = torch.Tensor
@@ -79,7 +80,7 @@ class SyntheticConfig:
         unknown = [loss for loss in self.losses if loss not in LOSSES]
         require(not unknown, "losses", f"among {', '.join(LOSSES)}", self.losses)
         for key in ("losses", "noise_levels", "learning_rates"):
-            require(bool(getattr(self, key)), key, "one or more", ())
+            require_some(key, getattr(self, key))
         rates = self.learning_rates
         require(min(rates) > 0, "learning_rates", "positive", rates)
         for key in ("runs", "dimension", "validation_size", "test_size", *COUNTS):
@@ -100,6 +101,15 @@ class SyntheticRanking(Experiment[SyntheticConfig]):
 
     name = "synthetic-ranking"
     summary = "ranking 100 labels against their noise, four losses (Figure 4)"
+    stated: ClassVar[Mapping[str, str]] = {
+        "losses": "these four",
+        "noise_levels": "0.01 to 1000, 0.1334 and 0.7449 among them",
+        "runs": "3",
+        "labels": "100",
+        "dimension": "50",
+        "epochs": "2000",
+        "batch_size": "32",
+    }
     presets: Mapping[str, SyntheticConfig] = {
         "quick": SyntheticConfig(
             labels=20,

@@ -126,11 +126,11 @@ def synthetic_page(config: "SyntheticConfig", run: RunDirectory) -> Page:
         return Page(TITLE, [*blocks, Text("No loss has been trained to its end yet.")])
     caption = "Accuracy against the noise of the labels."
     figure = _against_noise(results, config.noise_levels)
-    blocks.append(Picture("synthetic-noise", caption, figure))
+    blocks.append(Picture("noise", caption, figure))
     sigmas = [sigma for sigma in CURVES_AT if sigma in config.noise_levels]
     if sigmas:
         figure = _against_epochs(config, _curves(lines, finals, config.runs), sigmas)
-        blocks.append(Picture("synthetic-epochs", "Accuracy in training.", figure))
+        blocks.append(Picture("epochs", "Accuracy in training.", figure))
     for key, title in METRICS.items():
         rows = [
             [

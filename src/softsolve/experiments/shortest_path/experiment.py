@@ -4,11 +4,12 @@ import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 from softsolve.experiments.experiment import Experiment, Training, Trial, Values
 from softsolve.experiments.page import Page
 from softsolve.experiments.records import Record, RunDirectory
-from softsolve.experiments.settings import require
+from softsolve.experiments.settings import require, require_some
 from softsolve.experiments.shortest_path import maps, terrain
 from softsolve.experiments.shortest_path.losses import LOSSES, TITLES
 from softsolve.experiments.shortest_path.page import shortest_path_page
@@ -52,6 +53,7 @@ class ShortestPathConfig:
     precision: str = "float32"
 
     def __post_init__(self) -> None:
+        require_some("losses", self.losses)
         unknown = [loss for loss in self.losses if loss not in LOSSES]
         require(not unknown, "losses", f"among {', '.join(LOSSES)}", self.losses)
         for key in ("train_size", "batch_size", "epochs", "num_samples", "channels"):
@@ -84,6 +86,18 @@ class ShortestPath(Experiment[ShortestPathConfig]):
         "paper": ShortestPathConfig(),
     }
     needs_data = ("warcraft-maps",)
+    stated: ClassVar[Mapping[str, str]] = {
+        "losses": "Fenchel-Young, blackbox, and squared without a solver",
+        "train_size": "10,000",
+        "epochs": "50",
+        "batch_size": "70",
+        "learning_rate": "as Vlastelica et al., whose code has 0.0005",
+        "milestones": "30, 40",
+        "temperature": "1",
+        "num_samples": "1",
+        "interpolation": "as Vlastelica et al., whose code has 20",
+        "channels": "as ResNet18, which has 64",
+    }
 
     def trials(self, config: ShortestPathConfig, data: Path | None) -> Sequence[Trial]:
         """Return a trial for each loss, once all data is read."""
@@ -98,6 +112,12 @@ class ShortestPath(Experiment[ShortestPathConfig]):
         train = _load("train", config.train_size, data)
         test = _load("test", config.test_size, data)
         return PathTraining(trial.key["loss"], config, train, test, seed)
+
+    def substitutes(self, config: ShortestPathConfig, data: str | None) -> str:
+        """Return that maps are generated, if they are."""
+        if data is not None:
+            return ""
+        return "The maps are generated: the paper's are those of a game."
 
     def results(self, config: ShortestPathConfig, records: Sequence[Record]) -> Values:
         """Return what each loss came to."""

@@ -7,10 +7,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from softsolve.experiments.page import Block, Page, Picture, Table, Text
 from softsolve.experiments.records import Record, RunDirectory
-from softsolve.experiments.shortest_path.losses import TITLES
+from softsolve.experiments.shortest_path.losses import TITLES, WITHOUT_SOLVER
+from softsolve.experiments.shortest_path.metrics import are_lines
 from softsolve.experiments.shortest_path.terrain import CELL
 
 if TYPE_CHECKING:
@@ -32,7 +34,7 @@ ABOUT = (
     "if, at the true costs, it is as cheap as the cheapest, be it the same or not. The "
     "cost ratio is the mean over maps of what it costs to what the cheapest one does."
 )
-WITHOUT_SOLVER = (
+NO_SOLVER = (
     "The baseline without a solver regresses the path's matrix. Its prediction is the "
     "cells above one half, which are seldom a path, so that it has no cost ratio; it "
     "counts as optimal if these cells are an optimal path with none to spare."
@@ -52,8 +54,7 @@ PAPER = (
     "optimal paths and the cost ratio on test maps over 50 epochs for Fenchel-Young, "
     "blackbox and squared losses, and it says of the first: “We are able, only after a "
     "few epochs, to generalize very well, and to accurately predict the shortest path "
-    "on the test data.” Its maps are those of the game; without --data, ours are "
-    "generated."
+    "on the test data.”"
 )
 
 
@@ -76,21 +77,26 @@ def _curves(losses: Sequence[str], rounds: list[Record]) -> Figure:
                 )
     shares.set(title=SHARES, ylim=(-0.02, 1.02))
     # The first epochs may be far off; what the curves come to is to be seen.
-    ratios.set(title=RATIOS, ylim=(0.98, 1.6))
+    last = [line.get_ydata()[-1] for line in ratios.get_lines()]
+    ratios.set(title=RATIOS, ylim=(0.98, max([1.6, *(1.1 * value for value in last)])))
     for axes in (shares, ratios):
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_xlabel("epoch (solid: test maps, dotted: training maps)")
         axes.spines[["top", "right"]].set_visible(False)
     shares.legend(frameon=False, fontsize=9)
     return figure
 
 
-def draw_path(axes: Axes, path: np.ndarray, colour: str, scale: float = 1.0) -> None:
-    """Draw the cells (h, w) that are marked, joined where they touch.
+def draw_path(
+    axes: Axes, path: np.ndarray, colour: str, scale: float = 1.0, joined: bool = True
+) -> None:
+    """Draw the cells (h, w) that are marked, ``joined`` where they touch.
 
     A cheapest path passes a neighbour only along itself, so that it becomes a line.
     """
     cells = np.argwhere(path > 0.5)
     near = np.abs(cells[:, None] - cells[None]).max(axis=-1) == 1
+    near &= joined
     first, second = np.nonzero(np.triu(near))
     points = (cells[:, ::-1] + 0.5) * scale - 0.5
     lines = np.stack([points[first], points[second]], axis=1)
@@ -113,10 +119,12 @@ def _maps(losses: Sequence[str], run: RunDirectory) -> Figure | None:
         draw_path(line[0], path, RIGHT, CELL)
         line[1].imshow(costs, cmap="viridis")
         draw_path(line[1], path, RIGHT)
-        for place, arrays in enumerate(found.values()):
+        for place, (loss, arrays) in enumerate(found.items()):
             colour = RIGHT if arrays["optimal"][row] else WRONG
             line[2 + place].imshow(arrays["costs"][row], cmap="viridis")
-            draw_path(line[2 + place], arrays["paths"][row], colour)
+            path = arrays["paths"][row]
+            joined = loss != WITHOUT_SOLVER or bool(are_lines(path[None])[0])
+            draw_path(line[2 + place], path, colour, joined=joined)
     titles = [
         "map",
         "true costs",
@@ -184,16 +192,16 @@ def shortest_path_page(config: "ShortestPathConfig", run: RunDirectory) -> Page:
     if rounds:
         caption = f"{SHARES} and {RATIOS.lower()}, by epoch."
         figure = _curves(config.losses, rounds)
-        blocks.append(Picture("shortest-path-curves", caption, figure))
+        blocks.append(Picture("curves", caption, figure))
     pictures = _maps([line["trial"]["loss"] for line in finals], run)
     if pictures is not None:
         caption = (
             "Test maps, their true costs and cheapest paths, and the costs that "
             "networks predict, each in its own scale, with the paths that follow: "
-            "white if optimal, red if not."
+            "white if optimal, red if not; cells that are no path are not joined."
         )
-        blocks.append(Picture("shortest-path-maps", caption, pictures))
-    blocks += [Text(WITHOUT_SOLVER), Text(SPLITS), Text(CLIPPED)]
+        blocks.append(Picture("maps", caption, pictures))
+    blocks += [Text(NO_SOLVER), Text(SPLITS), Text(CLIPPED)]
     if rounds:
         blocks.append(_by_epoch(config.losses, rounds))
     return Page("Shortest paths on terrain maps", blocks)
