@@ -4,10 +4,12 @@ Results go to standard output, progress and errors to standard error. Exit codes
 those of :data:`softsolve.experiments.errors.EXIT_CODES`.
 """
 
+import io
 import json
 import os
 import shlex
 import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ try:
         DataError,
         ExperimentError,
         OutputError,
+        SettingError,
     )
     from softsolve.experiments.progress import ProgressBar
     from softsolve.experiments.registry import EXPERIMENTS, get_experiment
@@ -40,6 +43,7 @@ except ImportError as error:
 CODES = "\n".join(f"  {code:>3}  {meaning}" for code, meaning in EXIT_CODES.items())
 EPILOG = f"\b\nExit codes:\n{CODES}"
 
+PRESETS = ("quick", "paper")
 DIRECTORY = click.Path(file_okay=False, path_type=Path)
 
 
@@ -71,28 +75,46 @@ def main() -> None:
 
 @main.command(name="list")
 def list_experiments() -> None:
-    """List the experiments and their settings."""
+    """List the experiments and their settings, as quick and paper have them.
+
+    Any of them is changed by `softsolve run NAME --set KEY=VALUE`.
+    """
     for experiment in EXPERIMENTS.values():
         _print(f"{experiment.name}: {experiment.summary}")
-        for preset, config in experiment.presets.items():
-            settings = " ".join(
-                f"{key}={_shown(value)}" for key, value in vars(config).items()
-            )
-            _print(f"  --preset {preset}: {settings}")
+        quick, paper = (vars(experiment.presets[name]) for name in PRESETS)
+        rows = [(key, _shown(quick[key]), _shown(paper[key])) for key in quick]
+        _print_table(("setting", *PRESETS), rows)
+        _print("")
 
 
-@main.command(short_help="Run an experiment, or continue a run.")
+@main.command(short_help="Run an experiment, or continue a run.", epilog=EPILOG)
 @click.argument("name")
-@click.option("--preset", type=click.Choice(["quick", "paper"]), default="quick")
+@click.option(
+    "--preset",
+    type=click.Choice(PRESETS),
+    default="quick",
+    show_default=True,
+    help="A few minutes without a download, or the paper's setting.",
+)
 @click.option(
     "--data", type=DIRECTORY, help="Directory of data sets; see `softsolve data`."
 )
 @click.option(
     "--out", type=DIRECTORY, help="Where the run goes. [default: runs/NAME-PRESET]"
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option(
-    "--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Change a setting."
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Of weights, minibatches and noise.",
+)
+@click.option(
+    "--set",
+    "assignments",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Change a setting, once for each; entries of a list are separated by commas.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
 def run(
@@ -104,7 +126,10 @@ def run(
     assignments: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Run the experiment NAME, or continue it where --out holds an interrupted run."""
+    """Run the experiment NAME, or continue it where --out holds an interrupted run.
+
+    `softsolve list` says which experiments and settings there are.
+    """
     experiment = get_experiment(name)
     order = Order(
         experiment=experiment,
@@ -127,16 +152,34 @@ def run(
 
 @main.command()
 @click.argument("directory", type=DIRECTORY)
-def report(directory: Path) -> None:
-    """Write the page of the run in DIRECTORY, finished or not."""
-    _print(write_report(directory))
+@click.option(
+    "--markdown",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE.md",
+    help="Write it here too, with PNG figures beside it and without your directories. "
+    "A section Remarks in FILE.md is kept.",
+)
+def report(directory: Path, markdown: Path | None) -> None:
+    """Write the page of the run in DIRECTORY, finished or not.
+
+    It goes to DIRECTORY/report: index.html, one file with all figures in it, index.md,
+    and the figures as PNG and SVG.
+    """
+    if markdown is not None and markdown.suffix != ".md":
+        msg = f"--markdown must name a file that ends in .md; got {markdown}."
+        raise SettingError(msg)
+    _print(write_report(directory, markdown))
+    if markdown is not None:
+        _print(markdown)
 
 
 @main.command(short_help="List the data sets, and verify those at hand.")
 @click.option("--data", type=DIRECTORY, help="Look here, and verify what is there.")
 def data(data: Path | None) -> None:
     """Say which data sets there are, where to get them, and verify those at hand."""
-    console = Console()
+    if data is not None and not data.is_dir():
+        msg = f"there is no directory {data}. Pass one that holds data sets."
+        raise DataError(msg)
     wrong = []
     for data_set in CATALOGUE:
         _print(f"{data_set.name}, for {', '.join(data_set.experiments)}")
@@ -147,13 +190,9 @@ def data(data: Path | None) -> None:
         _print(f"  put into: {folder}/, files {names}")
         if data is None:
             continue
-        table = Table("file", "status", box=None)
-        for name in data_set.checksums:
-            found = status(data, data_set, name)
-            table.add_row(name, found)
-            if found in ("corrupt", "differs"):
-                wrong.append(name)
-        console.print(table)
+        rows = [(name, status(data, data_set, name)) for name in data_set.checksums]
+        wrong += [name for name, found in rows if found in ("corrupt", "differs")]
+        _print_table(("file", "status"), rows)
     if wrong:
         msg = f"not as published: {', '.join(wrong)}. Get these files again."
         raise DataError(msg)
@@ -175,18 +214,28 @@ def _print(text: object) -> None:
     """Write a line to standard output."""
     try:
         click.echo(text)
-    except BrokenPipeError:
-        raise  # the reader has had enough: click ends in silence
     except OSError as error:
         # Else Python would try again at its end, and change the exit code.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            return  # the reader, such as `head`, has had enough
         msg = f"cannot write to standard output: {error.strerror}."
         raise OutputError(msg) from error
 
 
+def _print_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Write a table to standard output, as wide as the terminal."""
+    table = Table(*header, box=None, padding=(0, 1))
+    for row in rows:
+        table.add_row(*row)
+    text = io.StringIO()
+    Console(file=text, width=Console().width).print(table)
+    _print("\n".join(line.rstrip() for line in text.getvalue().splitlines()))
+
+
 def _shown(value: object) -> str:
     if isinstance(value, tuple):
-        return ",".join(str(entry) for entry in value)
+        return ", ".join(str(entry) for entry in value)
     return str(value)
 
 

@@ -62,7 +62,9 @@ def test_results_as_json_are_all_of_standard_output(tmp_path: Path) -> None:
 def test_list_names_the_experiments_and_their_settings() -> None:
     listed = softsolve("list").stdout
     assert "ranking: label ranking on 21 data sets" in listed
-    assert "learning_rates=0.001,0.01,0.1" in listed
+    assert re.search(r"setting +quick +paper\n", listed)
+    assert re.search(r"learning_rates +0.001, 0.01, 0.1 +0.001, 0.01, 0.1\n", listed)
+    assert re.search(r"steps +600 +2000\n", listed)
 
 
 def test_data_verifies_files(tmp_path: Path) -> None:
@@ -82,7 +84,11 @@ def test_data_verifies_files(tmp_path: Path) -> None:
         (["run", "ranking", "--preset", "long"], 2, "'long' is not one of"),
         (["run", "ranking", "--preset", "paper"], 3, "Pass --data DIR"),
         (["run", "ranking", "--data", "/nowhere"], 3, "/nowhere has no file"),
+        (["run", "ranking", "--set", "temperatures=inf"], 2, "must be finite"),
+        (["run", "shortest-path", "--set", "losses="], 2, "losses must be one or more"),
+        (["data", "--data", "/nowhere"], 3, "there is no directory /nowhere"),
         (["report", "/nowhere"], 4, "holds no run"),
+        (["report", "/nowhere", "--markdown", "page"], 2, "that ends in .md; got page"),
         ([*RANKING, "--out", "/proc/run"], 4, "cannot write /proc/run"),
     ],
 )
@@ -91,6 +97,7 @@ def test_exit_codes(arguments: list[str], code: int, message: str) -> None:
     assert message in ended.stderr
     assert ended.exit_code == code
     assert ended.stdout == ""
+    assert not ended.stderr.startswith("\n")
 
 
 @pytest.mark.parametrize(
@@ -155,6 +162,17 @@ def test_standard_output_that_cannot_be_written() -> None:
         "softsolve: cannot write to standard output: No space left on device.\n"
     )
     assert ended.returncode == 4
+
+
+def test_a_reader_that_has_had_enough_is_no_error() -> None:
+    process = subprocess.Popen(
+        [*COMMAND, "list"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    process.stdout.close()  # before the command writes: importing takes longer
+    _, errors = process.communicate()
+    assert errors == ""
+    assert process.returncode == 0
 
 
 LONG = [

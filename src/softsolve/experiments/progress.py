@@ -35,7 +35,6 @@ class ProgressBar:
         self._task = TaskID(0)
 
     def __enter__(self) -> "ProgressBar":
-        self._progress.start()
         return self
 
     def __exit__(
@@ -44,10 +43,12 @@ class ProgressBar:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._progress.stop()
+        if self._progress.tasks:
+            self._progress.stop()
 
     def begin(self, trials: Sequence[Trial], finished: int) -> None:
         """See the trials, the first of which may be finished already."""
+        self._progress.start()
         if finished:
             self._console.print(f"Continuing: {finished} of {len(trials)} done before.")
         self._task = self._progress.add_task(
@@ -73,7 +74,8 @@ class ProgressBar:
             for key, value in result.items()
             if isinstance(value, float)
         )
-        self._console.print(f"{' '.join(trial.key.values())}: {shown}")
+        line = f"{' '.join(trial.key.values())}: {shown or 'done'}"
+        self._console.print(line, soft_wrap=True)
 
 
 def _work(trials: Sequence[Trial]) -> float:

@@ -42,7 +42,8 @@ def writing(path: Path) -> Iterator[None]:
     except OSError as error:
         msg = (
             f"cannot write {path}: {error.strerror or error}. What is in "
-            f"{path.parent} is whole; make room or pass another --out, and run again."
+            f"{path.parent} is whole; make room or choose another directory, and run "
+            "again."
         )
         raise OutputError(msg) from error
 
