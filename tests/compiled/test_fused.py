@@ -623,3 +623,30 @@ def test_a_vjp_in_theta_alone_is_the_same(solver, noise, samples):
     in_theta, _ = fused.vjp(*given)
     np.testing.assert_array_equal(fused.vjp_in_theta(*given), in_theta)
     assert (in_theta != 0).all()
+
+
+@pytest.mark.parametrize("samples", [33, 40, 100])
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_rows_share_blocks_for_what_is_left_of_their_samples(samples, threads):
+    rng = np.random.default_rng(0)
+    fused = FusedPass(GridPath(), (4, 5), "normal", samples)
+    fused.inline = 0
+    theta = -rng.uniform(0.5, 2, size=(9, 20)).astype(np.float32)
+    temperature = rng.uniform(0.3, 1, 9).astype(np.float32)
+    keys = rng.integers(-(2**31), 2**31, (9, 2), dtype=np.int32)
+    goal = np.zeros_like(theta)
+    before = parallel.get_num_threads()
+    parallel.set_num_threads(threads)
+    try:
+        out = fused.forward(theta, temperature, keys, target=goal, clip=True)
+    finally:
+        parallel.set_num_threads(before)
+    x = theta[:, None] + temperature[:, None, None] * fused.draws(keys)
+    y = GridPath()(x.reshape(-1, 4, 5)).reshape(x.shape)
+    np.testing.assert_array_equal(fused.solutions(out.samples), y)
+    np.testing.assert_allclose(out.mean, y.mean(axis=1), rtol=1e-6)
+    values = np.vecdot(y, np.minimum(x, 0))
+    np.testing.assert_allclose(out.loss, values.mean(axis=1), rtol=1e-5)
+    np.testing.assert_allclose(out.lowest, values.min(axis=1), rtol=1e-5)
+    slope = (y * (x < 0)).mean(axis=1)
+    np.testing.assert_allclose(out.slope, slope, rtol=1e-6)

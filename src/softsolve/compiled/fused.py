@@ -40,6 +40,9 @@ CURVATURE = {
 # Work, in numbers drawn, up to which a second thread costs more than it saves, and how
 # many of them solving may cost where it is not little more than drawing.
 INLINE_NUMBERS, HEAVY = 1 << 18, 64
+# Share of the samples of a row that may be missing in its last block of lanes; beyond
+# it, rows share blocks for what is left over.
+WASTED = 1 / 8
 # Work, in numbers drawn, that takes about a millisecond.
 SHORT_NUMBERS = 1 << 21
 # Scores up to which the noise of LANES samples side by side fits the first-level cache.
@@ -272,23 +275,18 @@ class FusedPass:
         with_loss = clip or target is not None
         if target is None:
             target = np.zeros_like(theta) if clip else self.no_center
-        inputs = (theta, temperature, keys, context, split, codes, target)
+        inputs: Any = (theta, temperature, keys, context, split, codes, target)
         if self.positions and samples >= LANES:
             run = partial(self._positions(*inputs), totals, scalars)
         elif self.plan.top:
             run = partial(self._top(*inputs), totals, scalars)
         else:
-            work = (self._lanes if side_by_side else self._rows)(*inputs)
-            run = partial(work, totals, slopes, scalars, status)
-        self._run(
-            rows,
-            split,
-            run,
-            # Samples of several rows share a block: cut where few blocks are cut.
-            grain=LANES // gcd(samples, LANES) if apart else 1,
-            groups=1 if apart else self.groups,
-            solving=True,
-        )
+            run = partial(self._rows(*inputs), totals, slopes, scalars, status)
+        if side_by_side and not (self.plan.top or (self.positions and not apart)):
+            into = (totals, slopes, scalars, status)
+            self._run_lanes(inputs, into, split=split, apart=apart)
+        else:
+            self._run(rows, split, run, groups=self.groups, solving=True)
         if np.count_nonzero(status):
             self._raise_failures(status, rows)
         mean = (self._folded(totals, rows, split) / samples).astype(self.dtype)
@@ -369,6 +367,30 @@ class FusedPass:
             *(codes, target, self.table),
         )
 
+    def _run_lanes(
+        self, inputs: Any, into: tuple[Array, ...], *, split: bool, apart: bool
+    ) -> None:
+        """Solve blocks of instances: whole ones of a row, then what is left of rows."""
+        rows, samples = len(inputs[0]), self.num_samples
+        rest = samples % LANES
+        empty = LANES - rest if rest else 0
+        whole = 0 if apart else samples
+        if whole and rows > 1 and not split and empty > WASTED * samples:
+            whole -= rest
+        if whole:
+            run = partial(
+                self._lanes(*inputs, first=0, last=whole, group=self.group), *into
+            )
+            groups = -(-whole // self.group)
+            self._run(rows, split, run, groups=groups, solving=True)
+        if whole < samples:
+            run = partial(
+                self._lanes(*inputs, first=whole, last=samples, group=0), *into
+            )
+            # Samples of several rows share a block: cut where few blocks are cut.
+            grain = LANES // gcd(samples - whole, LANES)
+            self._run(rows, False, run, grain=grain, groups=1, solving=True)
+
     def _lanes(
         self,
         theta: Array,
@@ -378,8 +400,16 @@ class FusedPass:
         split: bool,
         codes: Array,
         target: Array,
+        *,
+        first: int,
+        last: int,
+        group: int,
     ) -> Callable[..., Any]:
-        """Return the forward pass that solves blocks of instances."""
+        """Return the forward pass that solves blocks of instances.
+
+        Of the samples from ``first`` to ``last``, in groups, or of one row after the
+        other if there are none.
+        """
         plan, encode = self.plan, self.codec.encode_lanes
         assert plan.block is not None
         assert encode is not None
@@ -392,7 +422,7 @@ class FusedPass:
             self._address("encode_lanes", encode),
             self.scored,
             *(theta, temperature, keys, plan.ints, plan.reals, context),
-            *(self.antithetic, samples, self.group if samples >= LANES else samples),
+            *(self.antithetic, samples, first, last, group > 0, group or last - first),
             *(split, codes.reshape(-1, self.codec.width), target),
             *(self.table, self.even),
         )

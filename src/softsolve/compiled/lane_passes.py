@@ -60,6 +60,9 @@ def forward_lanes(
     context,
     antithetic,
     num_samples,
+    leading,
+    ending_at,
+    together,
     group,
     split,
     codes,
@@ -73,7 +76,11 @@ def forward_lanes(
     start,
     stop,
 ):
-    """Solve and reduce groups of samples with a block kernel."""
+    """Solve and reduce samples from ``leading`` to ``ending_at`` with a block kernel.
+
+    Those of a group ``together``, in blocks of their own, or else blocks of the samples
+    of one row after the other, without a gap.
+    """
     theta = borrowed(theta)
     temperature = borrowed(temperature)
     keys = borrowed(keys)
@@ -88,7 +95,7 @@ def forward_lanes(
     scalars = borrowed(scalars)
     status = borrowed(status)
     size = theta.shape[1]
-    groups = (num_samples + group - 1) // group
+    groups = (ending_at - leading + group - 1) // group
     z = np.empty((size, LANES), theta.dtype)
     s = np.empty_like(z) if scored else z
     x = np.empty_like(z)
@@ -110,7 +117,8 @@ def forward_lanes(
     group_sums = np.zeros(4)
     group_sums[LOWEST] = np.inf
     keep, targeted = codes.shape[0] > 0, target.shape[0] > 0
-    together = num_samples >= LANES
+    scattered = ending_at - leading < num_samples
+    scratch = np.empty((LANES, codes.shape[1]), np.uint8)
     zero, infinity = theta.dtype.type(0), theta.dtype.type(np.inf)
     offset = theta.dtype.type(table[0])
     slope = theta.dtype.type(table[1] - table[0])
@@ -135,6 +143,7 @@ def forward_lanes(
         sums,
         slope_sums,
         group_sums,
+        scratch,
     )
     z = borrowed(z)
     s = borrowed(s)
@@ -156,10 +165,11 @@ def forward_lanes(
     sums = borrowed(sums)
     slope_sums = borrowed(slope_sums)
     group_sums = borrowed(group_sums)
-    item, sample, ending = start, 0, 0
+    scratch = borrowed(scratch)
+    item, sample, ending = start, leading, 0
     if together and start < stop:
-        sample = (start % groups) * group
-        ending = min(sample + group, num_samples)
+        sample = leading + (start % groups) * group
+        ending = min(sample + group, ending_at)
     previous = -1
     while item < stop:
         # Choose the lanes: the next samples of this group, or of the next rows.
@@ -181,8 +191,8 @@ def forward_lanes(
                 if item < stop:
                     count += 1
                     sample += 1
-                    if sample == num_samples:
-                        item, sample = item + 1, 0
+                    if sample == ending_at:
+                        item, sample = item + 1, leading
                 else:
                     row_of[lane] = stop - 1
                 row = row_of[lane]
@@ -250,9 +260,13 @@ def forward_lanes(
                 slot = item if split else row_of[lane]
                 if codes_of[lane] != OK and status[slot] == OK:
                     status[slot] = codes_of[lane]
-        if keep:
+        if keep and (together or not scattered):
             first = row * num_samples + sample_of[0]
             call_address(encode, (y, codes[first : first + count]))
+        elif keep:
+            call_address(encode, (y, scratch[:count]))
+            for lane in range(count):
+                codes[row_of[lane] * num_samples + sample_of[lane]] = scratch[lane]
         if together:
             group_sums[MOMENT] += total(fmuladd(moment, alive, fill(zero)))
             if targeted:
@@ -274,8 +288,8 @@ def forward_lanes(
                 sums[:] = 0
                 slope_sums[:] = 0
                 item += 1
-                sample = (item % groups) * group
-                ending = min(sample + group, num_samples)
+                sample = leading + (item % groups) * group
+                ending = min(sample + group, ending_at)
             continue
         store(moments, 0, moment)
         store(gaps, 0, gap)
@@ -292,5 +306,5 @@ def forward_lanes(
 
 
 FORWARD_LANES = Pass(
-    forward_lanes, "i i i b t2 t1 k2 n1 f1 f2 b i i b c2 t2 f1 b f2 f2 f2 n1 i i"
+    forward_lanes, "i i i b t2 t1 k2 n1 f1 f2 b i i i b i b c2 t2 f1 b f2 f2 f2 n1 i i"
 )
