@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from softsolve.compiled import (
+    buffers,
     lane_passes,
     passes,
     position_passes,
@@ -260,13 +261,15 @@ class FusedPass:
         """
         rows, size = theta.shape
         samples = self.num_samples
-        side_by_side = self.plan.block is not None and rows * samples >= LANES // 4
+        least = LANES // 2 if self.plan.light else LANES // 4
+        side_by_side = self.plan.block is not None and rows * samples >= least
         apart = side_by_side and samples < LANES
         split = not apart and self._split(rows, size, solving=True)
         slots = self._slots(rows, split)
-        codes = np.empty((rows, samples if keep else 0, self.codec.width), np.uint8)
-        totals = np.zeros((slots, size))
-        slopes = np.zeros((slots if clip else 0, size))
+        kept = (rows, samples if keep else 0, self.codec.width)
+        codes = buffers.empty(kept, np.uint8)
+        totals = buffers.zeros((slots, size))
+        slopes = buffers.zeros((slots if clip else 0, size))
         scalars = np.zeros((slots, 4))
         scalars[:, passes.LOWEST] = np.inf
         status = np.zeros(slots, np.int64)
@@ -289,7 +292,7 @@ class FusedPass:
             self._run(rows, split, run, groups=self.groups, solving=True)
         if np.count_nonzero(status):
             self._raise_failures(status, rows)
-        mean = (self._folded(totals, rows, split) / samples).astype(self.dtype)
+        mean = self._divided(self._folded(totals, rows, split), samples)
         lowest = scalars[:, passes.LOWEST]
         if split:
             lowest = lowest.reshape(rows, -1).min(1)
@@ -454,7 +457,7 @@ class FusedPass:
         width = sum(prod(shape) for shape in outputs)
         split = self._split(rows, width, solving=False)
         slots = self._slots(rows, split)
-        sums = [np.zeros((slots, *shape)) for shape in outputs]
+        sums = [buffers.zeros((slots, *shape)) for shape in outputs]
         compiled = self._compiled(work.__name__, work)
         fill = self.fill
         if work is position_passes.VJP_POSITION_LANES:
@@ -477,7 +480,13 @@ class FusedPass:
         epsilon = temperature.astype(np.float64)
         divisor = self.num_samples * (epsilon if power == 1 else epsilon**power)
         shape = (-1,) + (1,) * (total.ndim - 1)
-        return (total / divisor.reshape(shape)).astype(self.dtype)
+        return self._divided(total, divisor.reshape(shape))
+
+    def _divided(self, total: Array, divisor: Any) -> Array:
+        if total.size < buffers.LARGE:
+            return (total / divisor).astype(self.dtype)
+        quotient = buffers.empty(total.shape, self.dtype)
+        return np.divide(total, divisor, out=quotient, casting="same_kind")
 
     def vjp(
         self,
