@@ -48,6 +48,7 @@ def test_turns_are_timed_and_a_slow_call_sits_out(modules):
         {"quick": lambda: time.sleep(0.003), "slow": lambda: time.sleep(0.03)},
         rounds=8,
         budget=0.05,
+        shortest=0.002,
     )
     assert len(times["quick"].seconds) == 8
     assert len(times["slow"].seconds) == 3
