@@ -4,8 +4,9 @@ Compiled passes split their rows into ranges and run them here. The calling thre
 always takes part, so a call finishes even when every worker is busy with the work of
 other threads, and a single thread needs no pool at all.
 
-An executor of the standard library would do, but for the time it takes to hand over
-work: 30 µs, where many a pass takes 200. Here it is 5.
+The pool is our own, so that there is one queue however many workers are asked for, and
+their numbers at the operating system are known. It is little quicker than an executor of
+the standard library: 134 µs instead of 137 for 180 µs of work on two threads.
 """
 
 import contextlib

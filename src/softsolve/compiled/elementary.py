@@ -117,7 +117,7 @@ class Emitter:
             tail = self.polynomial(f, _LOG_SINGLE)
             tail = builder.fmul(builder.fmul(tail, f), square)
             tail = self.fmuladd(square, self.real(-0.5), tail)
-            # In single precision log 2 is right to 11 digits by chance.
+            # Rounded to single precision, log 2 is right to 8 digits: one term will do.
             return self.fmuladd(e, self.real(LOG_2_SINGLE), builder.fadd(f, tail))
         half_square = builder.fmul(square, self.real(0.5))
         s = builder.fdiv(f, builder.fadd(f, self.real(2.0)))

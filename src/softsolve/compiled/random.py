@@ -15,8 +15,8 @@ correlation and collision between neighbouring coordinates, samples, keys and bi
 beyond what an average of solutions could show. It is not cryptographic.
 
 Coordinates j and j + ⌈d/2⌉ share a pair of words. Gaussian draws are the two of a
-Box-Muller transform; the others invert their distribution function. A word keeps its
-whole precision towards both ends of the unit interval, so no draw is infinite: the
+Box-Muller transform; the others invert their distribution function, with a word's whole
+precision towards both ends of the unit interval. No draw is infinite: the
 largest are 6.8 (float32) or 9.4 (float64) for Gaussian noise, 22.9 or 45 for the
 others.
 
