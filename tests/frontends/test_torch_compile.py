@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -18,6 +19,7 @@ from softsolve.fused_route import fused_pass, reason_against
 from softsolve.noise import NOISES, CustomNoise
 from softsolve.solvers import FiniteSet, GridPath, OneHot, Ranking, TopK
 from softsolve.torch import BlackBox, FenchelYoungLoss, Perturbed
+from softsolve.torch.operators import handle_of
 from support.references import Exact, PlaneReference
 from support.statistics import assert_derivative
 
@@ -396,6 +398,37 @@ class TestFusedRoute:
             compiled(theta.requires_grad_())
         assert len(graphs.graphs) == 2
         assert all("fused_mean" in graph.code for graph in graphs.graphs)
+
+    def test_exported_programs_do_without(self):
+        """They may run where the layer is not."""
+        program = torch.export.export(softmax_layer(), (rows(THETA),))
+        assert "fused_" not in program.graph_module.code
+        assert_derivative(program.module()(rows(THETA)).numpy(), closed(THETA).numpy())
+
+    @pytest.mark.parametrize("name", FUSED)
+    def test_operators_are_what_the_compiler_is_told(self, name):
+        chosen, theta, context, options = FUSED[name]
+        event_shape = list(theta.shape[-chosen.event_ndim :])
+        theta = theta.float().reshape(-1, math.prod(event_shape)).requires_grad_()
+        layer = Perturbed(chosen, num_samples=6, **options)
+        eps = torch.ones(len(theta), dtype=theta.dtype, requires_grad=True)
+        handle, operators = handle_of(layer.settings), torch.ops.softsolve
+
+        def check(operator, *arguments):
+            tests = ("test_schema", "test_autograd_registration", "test_faketensor")
+            torch.library.opcheck(operator.default, arguments, test_utils=tests)
+            return operator(*arguments)
+
+        given = (handle, theta, eps, list(context), event_shape)
+        check(operators.fused_mean, *given)
+        for keep in (True, False):
+            mean, *draws = check(operators.fused_solution, *given, keep)
+            for learned in (True, False):
+                pulled = (*draws, list(context), event_shape, torch.rand_like(mean))
+                check(operators.fused_vjp, *given[:3], *pulled, learned)
+        options = (list(context), event_shape, False)
+        value, *slopes = check(operators.fused_maximum, *given[:3], None, *options)
+        check(operators.fused_slopes, theta, *slopes, torch.rand_like(value))
 
     def test_errors(self):
         theta = torch.zeros(2, 3, 3)

@@ -45,6 +45,8 @@ def takes_operators(call: Call, rows: Rows, *, maximum: bool) -> bool:
 def _fuses(settings: Settings, on_cpu: bool, maximum: bool) -> bool:
     if transforms_active() or forward_ad._current_level >= 0:
         return False
+    if torch.compiler.is_exporting():  # another process does not have this layer
+        return False
     return takes_fused_route(
         settings, on_cpu=on_cpu, maximum=maximum, clips_values=True
     )
