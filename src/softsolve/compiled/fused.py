@@ -46,6 +46,9 @@ INLINE_NUMBERS, HEAVY = 1 << 18, 64
 WASTED = 1 / 8
 # Work, in numbers drawn, that takes about a millisecond.
 SHORT_NUMBERS = 1 << 21
+# Coordinates up to which it takes less time to add up the noise by who wins than to
+# draw it again, and how many samples are then reduced together.
+FEW_WINNERS, WINNERS_GROUP = 16, 1024
 # Scores up to which the noise of LANES samples side by side fits the first-level cache.
 LARGEST_VJP_LANES = 128
 # Largest buffer, in numbers, for groups of one row that several threads share.
@@ -76,6 +79,9 @@ class Forward(NamedTuple):
         1\{\theta + \varepsilon z_m < 0\}`, the derivative of the loss in θ, (B, d).
         The scores in ``loss`` and ``lowest`` are then :math:`\min(\theta +
         \varepsilon z_m, 0)`, and ``gap_moment`` has its terms where they are negative.
+    winners
+        If asked for: entry (k, j) is the sum of :math:`s_{mj}` over the samples whose
+        solution is the k-th unit vector, float64 (B, d, d).
     """
 
     mean: Array
@@ -85,12 +91,13 @@ class Forward(NamedTuple):
     lowest: Array | None = None
     gap_moment: Array | None = None
     slope: Array | None = None
+    winners: Array | None = None
 
 
-def group_size(num_samples: int) -> int:
-    """Return how many samples are reduced together: a matter of their number alone."""
+def group_size(num_samples: int, least: int = 0) -> int:
+    """Return how many samples are reduced together, at least some of many."""
     groups = max(8, min(32, num_samples // 256))
-    size = -(-num_samples // groups)
+    size = max(-(-num_samples // groups), min(least, num_samples))
     multiple = LANES if num_samples >= LANES else 2
     return -(-size // multiple) * multiple
 
@@ -163,7 +170,10 @@ class FusedPass:
         self.table = self.plan.values
         self.even = steps_evenly(self.plan)
         self.positions = getattr(solver, "family", None) == "argmax"
-        self.group = group_size(num_samples)
+        few = self.positions and self.size <= FEW_WINNERS
+        self.sums_winners = few and num_samples >= LANES and not antithetic
+        least = WINNERS_GROUP if self.sums_winners else 0
+        self.group = group_size(num_samples, least)
         self.groups = -(-num_samples // self.group)
         self.scored = noise != "normal"
         self.inline = INLINE_NUMBERS
@@ -246,11 +256,14 @@ class FusedPass:
         context: Array | None = None,
         *,
         keep: bool = True,
+        winners: bool = False,
         target: Array | None = None,
         clip: bool = False,
     ) -> Forward:
         """Solve for all samples of ``theta`` (B, d) and average.
 
+        With ``winners``, where this pass ``sums_winners``, return these sums too: what
+        :meth:`vjp_of_winners` takes instead of samples, without drawing them again.
         With ``clip``, values are those of scores clipped at zero, as a solver sees them
         that clips; without a target they are those of the maximum (a target of 0).
 
@@ -279,8 +292,9 @@ class FusedPass:
         if target is None:
             target = np.zeros_like(theta) if clip else self.no_center
         inputs: Any = (theta, temperature, keys, context, split, codes, target)
+        winner_sums = np.zeros((slots if winners else 0, size, size))
         if self.positions and samples >= LANES:
-            run = partial(self._positions(*inputs), totals, scalars)
+            run = partial(self._positions(*inputs), totals, scalars, winner_sums)
         elif self.plan.top:
             run = partial(self._top(*inputs), totals, scalars)
         else:
@@ -297,7 +311,12 @@ class FusedPass:
         if split:
             lowest = lowest.reshape(rows, -1).min(1)
         sums = (self._folded(scalars, rows, split) / samples).astype(self.dtype)
-        result = Forward(mean, sums[:, passes.MOMENT], (codes,) if keep else ())
+        result = Forward(
+            mean,
+            sums[:, passes.MOMENT],
+            (codes,) if keep else (),
+            winners=self._folded(winner_sums, rows, split) if winners else None,
+        )
         if not with_loss:
             return result
         slope = None
@@ -529,6 +548,22 @@ class FusedPass:
         options = (samples, keys, (center, scale, mixing), g)
         (totals,) = self._pull(*options, in_temperature=False)
         return self._scaled(totals, temperature, 1)
+
+    def vjp_of_winners(
+        self,
+        winners: Array,
+        temperature: Array,
+        g: Array,
+        center: Array | None = None,
+        scale: float = 1.0,
+    ) -> Array:
+        """Return what :meth:`vjp_in_theta` does, from the sums of a forward pass."""
+        middle = self.no_center if center is None else center
+        factors = scale / (self.num_samples * temperature.astype(np.float64))
+        pulled = np.empty_like(g)
+        work = self._compiled("vjp_winners", position_passes.VJP_WINNERS)
+        work(winners, middle, factors, g, pulled)
+        return pulled
 
     def _pull(
         self,

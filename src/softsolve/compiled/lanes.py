@@ -12,6 +12,8 @@ and stored back. Block kernels lay their arrays out coordinate-major, so coordin
 
 from typing import Any
 
+import numba
+import numpy as np
 from llvmlite import ir
 from numba import extending, types
 from numba.core import cgutils
@@ -21,6 +23,20 @@ from numba.extending import models, register_model
 intrinsic: Any = extending.intrinsic
 
 LANES = 32
+
+# Bytes that a cache brings in at once. Vectors across two of them take twice as long,
+# and Numba's arrays begin in the middle of one.
+CACHE_LINE = 64
+
+
+@numba.njit(nogil=True, error_model="numpy")
+def lane_buffer(count, like):
+    """Return a flat array of any content that begins with a line of the cache."""
+    spare = CACHE_LINE // like.itemsize
+    whole = np.empty(count + spare, like.dtype)
+    beyond = np.uint64(whole.ctypes.data) % np.uint64(CACHE_LINE)
+    start = (CACHE_LINE - np.int64(beyond)) % CACHE_LINE // like.itemsize
+    return whole[start : start + count]
 
 
 class Lanes(types.Type):

@@ -17,14 +17,16 @@ from softsolve.torch.fused import (
     FusedRule,
     SampleFused,
     SampleFusedMaxima,
+    compiled_pass,
 )
 from softsolve.torch.maximum import AttachMaximum
 from softsolve.torch.precision import full_precision
 from softsolve.torch.products import Vjp, jacobian
 from softsolve.torch.random import own_generator
 from softsolve.torch.rows import Rows, Temperature, as_tensor, lay_out
-from softsolve.torch.rules import ArrayRule, Rule, three
+from softsolve.torch.rules import ArrayRule, Pair, Rule, three
 from softsolve.torch.sampling import Call, SampleMaxima, SampleSolutions
+from softsolve.torch.transforms import in_reverse_only
 
 Tensor = torch.Tensor
 
@@ -272,7 +274,7 @@ class Perturbed(nn.Module):
                 call, *rows.drawn_at, target, *rows.context
             )
             draws = result[3:] or (None, None, None)
-            again = FusedRule(self.settings, rows.event_shape, again=True)
+            again = FusedRule(self.settings, rows.event_shape, "context")
             return AttachMaximum.apply(
                 *result[:3], tau, rows.temperature, *draws, again
             )
@@ -301,9 +303,21 @@ class Perturbed(nn.Module):
     def _sampler(self, rows: Rows) -> Any:
         return SampleFused if self._fused(rows) else SampleSolutions
 
-    def _rule(self, rows: Rows) -> Rule:
-        kind = FusedRule if self._fused(rows) else ArrayRule
-        return kind(self.settings, rows.event_shape)
+    def _rule(self, rows: Rows, *, winners: bool = False) -> Rule:
+        if self._fused(rows):
+            kept: Literal["codes", "winners"] = "winners" if winners else "codes"
+            return FusedRule(self.settings, rows.event_shape, kept)
+        return ArrayRule(self.settings, rows.event_shape)
+
+    def _winners_do(self, rows: Rows) -> bool:
+        """Tell whether all that will be asked for are derivatives in the scores."""
+        if self.settings.symmetric or not in_reverse_only():
+            return False
+        in_theta = rows.theta.requires_grad and not rows.temperature.requires_grad
+        if not (in_theta and self._fused(rows)):
+            return False
+        work = compiled_pass(self.settings, rows.event_shape, rows.theta.dtype)
+        return work.sums_winners
 
     def _samples_fit(self, rows: Rows) -> bool:
         size = rows.theta.numel() * self.settings.num_samples
@@ -320,32 +334,29 @@ class Perturbed(nn.Module):
         if rows.theta.requires_grad or rows.temperature.requires_grad:
             call.least = 2
         sampler = self._sampler(rows)
+        call.winners = call.keep and self._winners_do(rows)
         mean, *draws = sampler.apply(call, *rows.drawn_at, *rows.context)
         if not call.keep:
             return mean, call.out_shape
         if settings.independent_backward:
             _, *draws = sampler.apply(call, *rows.drawn_at, *rows.context)
         tau = settings.perturbation.coordinates(rows.theta)
-        attached = self._attach(rows, mean, draws, tau, rows.temperature)
+        rule = self._rule(rows, winners=call.winners)
+        attached = self._attach(mean, draws, (tau, rows.temperature), rule)
         return attached, call.out_shape
 
     def _may_differentiate(self) -> bool:
         return torch.is_grad_enabled() or self.settings.form == "maximum"
 
     def _attach(
-        self,
-        rows: Rows,
-        mean: Tensor,
-        draws: list[Tensor],
-        tau: Tensor,
-        temperature: Tensor,
+        self, mean: Tensor, draws: list[Tensor], point: Pair, rule: Rule
     ) -> Tensor:
-        kept, rule = three(draws), self._rule(rows)
+        kept = three(draws)
         if self.settings.form == "maximum":
             ones = torch.ones_like(mean)[..., None]
-            in_tau, _ = Vjp.apply(tau, temperature, ones, *kept, rule)
+            in_tau, _ = Vjp.apply(*point, ones, *kept, rule)
             return in_tau[..., 0]
-        return Attach.apply(mean, tau, temperature, *kept, rule)
+        return Attach.apply(mean, *point, *kept, rule)
 
     def _solutions(
         self,
