@@ -30,13 +30,18 @@ CACHE_LINE = 64
 
 
 @numba.njit(nogil=True, error_model="numpy")
-def lane_buffer(count, like):
+def lane_buffer(count, dtype):
     """Return a flat array of any content that begins with a line of the cache."""
-    spare = CACHE_LINE // like.itemsize
-    whole = np.empty(count + spare, like.dtype)
-    beyond = np.uint64(whole.ctypes.data) % np.uint64(CACHE_LINE)
-    start = (CACHE_LINE - np.int64(beyond)) % CACHE_LINE // like.itemsize
+    whole = np.empty(count + CACHE_LINE, dtype)
+    beyond = -whole.ctypes.data & (CACHE_LINE - 1)
+    start = beyond // whole.itemsize
     return whole[start : start + count]
+
+
+@numba.njit(nogil=True, error_model="numpy")
+def lane_rows(rows, dtype):
+    """Return an array (rows, LANES) of any content that does."""
+    return lane_buffer(rows * LANES, dtype).reshape((rows, LANES))
 
 
 class Lanes(types.Type):

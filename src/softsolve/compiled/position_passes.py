@@ -24,6 +24,7 @@ from softsolve.compiled.lanes import (
     LANES,
     fill,
     lane_buffer,
+    lane_rows,
     load,
     maximum,
     store,
@@ -133,17 +134,17 @@ def forward_position_lanes(
     size = theta.shape[1]
     groups = (num_samples + group - 1) // group
     together = blocks_together(size, group)
-    z = lane_buffer(together * size * LANES, theta).reshape((-1, LANES))
-    s = lane_buffer(z.size, theta).reshape((-1, LANES)) if scored else z
+    z = lane_rows(together * size, theta.dtype)
+    s = lane_rows(together * size, theta.dtype) if scored else z
     zs = z.reshape(-1)
     sample_of = np.empty(together * LANES, np.int64)
     key_of = np.empty(together * LANES, np.uint64)
     live = np.empty(LANES, theta.dtype)
-    kept = codes.view(np.uint32)
-    places = lane_buffer(together * LANES, kept)
+    places = lane_buffer(together * LANES, np.uint32)
     counts = np.empty(size, np.int64)
     summing = winners.shape[0] > 0
-    lane_sums = lane_buffer(size * size * LANES if summing else 0, theta)
+    lane_sums = lane_buffer(size * size * LANES if summing else 0, theta.dtype)
+    kept = codes.view(np.uint32)
     whole = kept.reshape(-1)
     keep, targeted = codes.shape[1] > 0, target.shape[0] > 0
     zero, one = theta.dtype.type(0), theta.dtype.type(1)
@@ -274,19 +275,19 @@ def vjp_position_lanes(
     cotangents, size = g.shape[1:]
     groups = (num_samples + group - 1) // group
     together = blocks_together(size, group)
-    z = lane_buffer(together * size * LANES, g).reshape((-1, LANES))
-    s = lane_buffer(z.size, g).reshape((-1, LANES)) if scored else z
+    z = lane_rows(together * size, g.dtype)
+    s = lane_rows(together * size, g.dtype) if scored else z
     zs, ss = z.reshape(-1), s.reshape(-1)
     sample_of = np.empty(together * LANES, np.int64)
     key_of = np.empty(together * LANES, np.uint64)
     width = together * LANES
-    weights = lane_buffer(cotangents * width, g).reshape((-1, width))
+    weights = lane_buffer(cotangents * width, g.dtype).reshape((-1, width))
     radials = np.empty(width, g.dtype)
     flat = weights.reshape(-1)
     gains = np.empty((cotangents, size), g.dtype)
     kept = codes.view(np.uint32)
     places = kept.reshape(-1)
-    sums = lane_buffer(cotangents * size * LANES, g)
+    sums = lane_buffer(cotangents * size * LANES, g.dtype)
     side_sums = np.empty(cotangents * LANES, g.dtype)
     zero = g.dtype.type(0)
     held = (z, s, zs, ss, sample_of, key_of, weights, flat, gains, sums, side_sums)

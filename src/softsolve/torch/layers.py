@@ -303,18 +303,15 @@ class Perturbed(nn.Module):
     def _sampler(self, rows: Rows) -> Any:
         return SampleFused if self._fused(rows) else SampleSolutions
 
-    def _rule(self, rows: Rows, *, winners: bool = False) -> Rule:
-        if self._fused(rows):
-            kept: Literal["codes", "winners"] = "winners" if winners else "codes"
-            return FusedRule(self.settings, rows.event_shape, kept)
-        return ArrayRule(self.settings, rows.event_shape)
+    def _rule(self, rows: Rows) -> Rule:
+        kind = FusedRule if self._fused(rows) else ArrayRule
+        return kind(self.settings, rows.event_shape)
 
     def _winners_do(self, rows: Rows) -> bool:
-        """Tell whether all that will be asked for are derivatives in the scores."""
+        """Tell whether sums by who wins are all that a backward pass will need."""
         if self.settings.symmetric or not in_reverse_only():
             return False
-        in_theta = rows.theta.requires_grad and not rows.temperature.requires_grad
-        if not (in_theta and self._fused(rows)):
+        if rows.temperature.requires_grad or not rows.theta.requires_grad:
             return False
         work = compiled_pass(self.settings, rows.event_shape, rows.theta.dtype)
         return work.sums_winners
@@ -333,15 +330,18 @@ class Perturbed(nn.Module):
         call = self._call(rows, generator, keep=self._may_differentiate())
         if rows.theta.requires_grad or rows.temperature.requires_grad:
             call.least = 2
-        sampler = self._sampler(rows)
-        call.winners = call.keep and self._winners_do(rows)
+        fused = self._fused(rows)
+        sampler: Any = SampleFused if fused else SampleSolutions
+        call.winners = fused and call.keep and self._winners_do(rows)
         mean, *draws = sampler.apply(call, *rows.drawn_at, *rows.context)
         if not call.keep:
             return mean, call.out_shape
         if settings.independent_backward:
             _, *draws = sampler.apply(call, *rows.drawn_at, *rows.context)
         tau = settings.perturbation.coordinates(rows.theta)
-        rule = self._rule(rows, winners=call.winners)
+        at: tuple[Settings, tuple[int, ...]] = (settings, rows.event_shape)
+        kept: Literal["codes", "winners"] = "winners" if call.winners else "codes"
+        rule = FusedRule(*at, kept) if fused else ArrayRule(*at)
         attached = self._attach(mean, draws, (tau, rows.temperature), rule)
         return attached, call.out_shape
 
