@@ -224,7 +224,7 @@ class FusedPass:
             return
         # A range takes some microseconds by itself: fewer of them for less work.
         numbers = rows * self.num_samples * self.size
-        apiece = 2 if numbers <= SHORT_NUMBERS else RANGES_PER_THREAD
+        apiece = 3 if numbers <= SHORT_NUMBERS else RANGES_PER_THREAD
         if split:
             run_ranges(run, rows * groups, ranges_per_thread=apiece)
         else:
