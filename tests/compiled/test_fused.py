@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from softsolve import parallel
-from softsolve.compiled.fused import FusedPass, group_size, leave_one_out
+from softsolve.compiled.fused import FusedPass, leave_one_out
 from softsolve.compiled.kernel import INFEASIBLE, OK, kernel
+from softsolve.compiled.work import group_size
 from softsolve.errors import SolverError
 from softsolve.solvers import GraphPath, GridPath, OneHot, Ranking, TopK
 from softsolve.solvers.base import KernelSolver
