@@ -13,6 +13,7 @@ from softsolve.compiled.lanes import (
     LANES,
     add,
     fill,
+    lane_buffer,
     load,
     maximum,
     store,
@@ -74,7 +75,7 @@ def dag_grid_paths(theta, ints, reals, context, y, status):  # type: ignore[no-u
     scores = theta.reshape(-1)
     marks = y.reshape(-1)
     nowhere = fill(theta.dtype.type(-np.inf))
-    values = np.empty(width * LANES, dtype=theta.dtype)
+    values = lane_buffer(width * LANES, theta.dtype)
     came = np.empty(scores.size, dtype=np.uint8)
     unmarked = fill(np.uint8(0))
     for j in range(width):
