@@ -54,6 +54,7 @@ def choices(**options):
 
 FUSED = {
     "choices": choices(),
+    "winners": (OneHot(), scores(6, 5), (), {"num_samples": 200}),
     "no baseline": choices(baseline="none"),
     "point": choices(baseline="point"),
     "independent": choices(backward="independent"),
@@ -92,7 +93,7 @@ def assert_same(function, *tensors, dynamic=None):
 @pytest.mark.parametrize("name", FUSED)
 def test_the_same_numbers_as_without_compilation(name):
     chosen, theta, context, options = FUSED[name]
-    layer = Perturbed(chosen, num_samples=20, **options)
+    layer = Perturbed(chosen, **{"num_samples": 20} | options)
     eps = torch.linspace(0.2, 0.6, theta[..., 0].numel()).reshape(theta.shape[:-1])
     eps = eps[..., 0] if chosen.event_ndim == 2 else eps
     assert_same(lambda at, eps: layer(at, *context, temperature=eps), theta, eps)
@@ -141,8 +142,9 @@ def test_one_graph_for_all_batches():
     assert graphs.frame_count == 1
 
 
-def test_a_batch_of_none():
-    layer = torch.compile(Perturbed(Ranking(), num_samples=3), **QUICK)
+@pytest.mark.parametrize("chosen", [Ranking(), OneHot()])
+def test_a_batch_of_none(chosen):
+    layer = torch.compile(Perturbed(chosen, num_samples=200), **QUICK)
     theta = torch.zeros(0, 5, requires_grad=True)
     layer(theta).sum().backward()
     assert theta.grad.shape == (0, 5)
@@ -233,7 +235,7 @@ def test_operators_are_what_the_compiler_is_told(name):
     chosen, theta, context, options = FUSED[name]
     event_shape = list(theta.shape[-chosen.event_ndim :])
     theta = theta.float().reshape(-1, math.prod(event_shape)).requires_grad_()
-    layer = Perturbed(chosen, num_samples=6, **options)
+    layer = Perturbed(chosen, **{"num_samples": 6} | options)
     eps = torch.ones(len(theta), dtype=theta.dtype, requires_grad=True)
     handle, operators = handle_of(layer.settings), torch.ops.softsolve
 
@@ -245,8 +247,8 @@ def test_operators_are_what_the_compiler_is_told(name):
     given = (handle, theta, eps, list(context), event_shape)
     check(operators.fused_mean, *given)
     for keep in (True, False):
-        mean, *draws = check(operators.fused_solution, *given, keep)
         for learned in (True, False):
+            mean, *draws = check(operators.fused_solution, *given, keep, learned)
             pulled = (*draws, list(context), event_shape, torch.rand_like(mean))
             check(operators.fused_vjp, *given[:3], *pulled, learned)
     options = (list(context), event_shape, False)

@@ -9,12 +9,13 @@ take zeros.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import torch
 from torch.autograd import forward_ad
 from torch.fx.experimental.symbolic_shapes import has_static_value
 
+from softsolve.compiled.fused import FusedPass
 from softsolve.fused_route import takes_fused_route
 from softsolve.layer import Settings
 from softsolve.torch.fused import (
@@ -29,7 +30,7 @@ from softsolve.torch.products import symmetric_product
 from softsolve.torch.rows import Rows
 from softsolve.torch.rules import Pair, three
 from softsolve.torch.sampling import Call
-from softsolve.torch.transforms import scaled_rows, transforms_active
+from softsolve.torch.transforms import in_reverse_only, scaled_rows
 
 Tensor = torch.Tensor
 KEYS, CODES = torch.int32, torch.uint8
@@ -43,7 +44,7 @@ def takes_operators(call: Call, rows: Rows, *, maximum: bool) -> bool:
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _fuses(settings: Settings, on_cpu: bool, maximum: bool) -> bool:
-    if transforms_active() or forward_ad._current_level >= 0:
+    if not in_reverse_only():
         return False
     if torch.compiler.is_exporting():  # another process does not have this layer
         return False
@@ -63,7 +64,7 @@ def smoothed_solution(call: Call, rows: Rows) -> Tensor:
         return fused_mean(*given)
     # How large a solution is when kept, only the plan for one shape tells.
     keep = all(has_static_value(size) for size in event_shape)
-    mean, *_ = fused_solution(*given, keep)
+    mean, *_ = fused_solution(*given, keep, temperature.requires_grad)
     return mean
 
 
@@ -164,31 +165,42 @@ def _solution_shapes(
     context: Sequence[Tensor],
     event_shape: Sequence[int],
     keep: bool,
+    learned: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     settings, (rows, size) = settings_of(handle), theta.shape
     mean, keys = theta.new_empty((rows, size)), theta.new_empty((rows, 2), dtype=KEYS)
     if not keep:
         return mean, keys, *_nothing(theta)
-    width = compiled_pass(settings, tuple(event_shape), theta.dtype).codec.width
-    codes = theta.new_empty((rows, settings.num_samples, width), dtype=CODES)
+    work = compiled_pass(settings, tuple(event_shape), theta.dtype)
+    if _winners_do(settings, work, learned):
+        kept = theta.new_empty((rows, size, size), dtype=torch.float64)
+    else:
+        shape = (rows, settings.num_samples, work.codec.width)
+        kept = theta.new_empty(shape, dtype=CODES)
     centers = 0 if settings.baseline == "none" else rows
-    return mean, keys, codes, theta.new_empty((centers, size))
+    return mean, keys, kept, theta.new_empty((centers, size))
+
+
+def _winners_do(settings: Settings, work: FusedPass, learned: bool) -> bool:
+    """Tell whether sums by who wins are all that the backward pass needs."""
+    return work.sums_winners and not (learned or settings.symmetric)
 
 
 def _save_draws(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
-    ctx.handle, theta, temperature, context, ctx.event_shape, _ = inputs
+    ctx.handle, theta, temperature, context, ctx.event_shape, *_ = inputs
     ctx.save_for_backward(theta, temperature, *output[1:], *context)
 
 
 def _pull_solution(ctx: Any, g: Tensor, *_: Tensor | None) -> tuple[Any, ...]:
-    theta, temperature, keys, codes, center, *context = ctx.saved_tensors
+    theta, temperature, keys, kept, center, *context = ctx.saved_tensors
     learned = ctx.needs_input_grad[2]
     in_theta, in_temperature = fused_vjp(
-        *(ctx.handle, theta, temperature, keys, codes, center, context),
+        *(ctx.handle, theta, temperature, keys, kept, center, context),
         *(ctx.event_shape, g, learned),
     )
     nothing = [None] * len(context)
-    return None, in_theta, in_temperature if learned else None, nothing, None, None
+    gradients = in_theta, in_temperature if learned else None
+    return None, *gradients, nothing, None, None, None
 
 
 @_operator(_solution_shapes, random=True, save=_save_draws, pull=_pull_solution)
@@ -199,28 +211,31 @@ def fused_solution(
     context: Sequence[Tensor],
     event_shape: Sequence[int],
     keep: bool,
+    learned: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the mean (B, d); keys, codes and baseline of the draws to derive it by.
+    """Return the mean (B, d); keys, what is kept of solutions, and their baseline.
 
-    If they are not kept, codes and baseline are empty; so is a baseline of zero.
+    Unless they are kept, the latter two are empty; so is a baseline of zero.
     """
     _refuse_forward_mode()
     call = _call(handle, event_shape, keep=keep)
+    work = compiled_pass(call.settings, call.event_shape, theta.dtype)
+    call.winners = keep and _winners_do(call.settings, work, learned)
     mean, *draws = SampleFused.forward(call, theta, temperature, *context)
     if call.settings.independent_backward:
         call.keys = None
         if keep:
             _, *draws = SampleFused.forward(call, theta, temperature, *context)
     keys = call.draw_rows(lambda rows: draw_keys(rows, None), len(theta))
-    codes, center = _nothing(theta)
+    kept, center = _nothing(theta)
     if keep:
-        _, codes, *centers = draws
+        _, kept, *centers = draws
         center = centers[0] if centers else center
-    return mean, keys, codes, center
+    return mean, keys, kept, center
 
 
 def _nothing(theta: Tensor) -> tuple[Tensor, Tensor]:
-    """Return codes and a baseline without entries."""
+    """Return codes of solutions and a baseline, without entries."""
     return theta.new_empty((0, 0, 0), dtype=CODES), theta.new_empty((0, theta.shape[1]))
 
 
@@ -229,7 +244,7 @@ def _vjp_shapes(
     theta: Tensor,
     temperature: Tensor,
     keys: Tensor,
-    codes: Tensor,
+    kept: Tensor,
     center: Tensor,
     context: Sequence[Tensor],
     event_shape: Sequence[int],
@@ -246,7 +261,7 @@ def fused_vjp(
     theta: Tensor,
     temperature: Tensor,
     keys: Tensor,
-    codes: Tensor,
+    kept: Tensor,
     center: Tensor,
     context: Sequence[Tensor],
     event_shape: Sequence[int],
@@ -256,10 +271,12 @@ def fused_vjp(
     """Return the vjp of the mean (B, d); (B,) in a learned temperature."""
     _refuse_forward_mode()
     call = _call(handle, event_shape, keep=True, keys=keys)
-    draws = [keys, codes, center] if len(center) else [keys, codes]
-    if not len(codes):  # they were not kept: solved once more
+    draws = [keys, kept, center] if len(center) else [keys, kept]
+    if not len(kept):  # solved once more
         _, *draws = SampleFused.forward(call, theta, temperature, *context)
-    rule, point = FusedRule(call.settings, call.event_shape), (theta, temperature)
+    how: Literal["codes", "winners"]
+    how = "codes" if draws[1].dtype == CODES else "winners"
+    rule, point = FusedRule(call.settings, call.event_shape, how), (theta, temperature)
     in_theta, along = rule.pull(point, g, three(draws), in_temperature=learned)
     if call.settings.symmetric:
         product = symmetric_product(rule, *point, g[..., None], [*three(draws)])
