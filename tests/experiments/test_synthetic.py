@@ -24,7 +24,9 @@ SMALL = SyntheticConfig(
     epochs=40,
     rounds=2,
     learning_rates=(1e-9, 0.1),
+    temperature=0.1,
     num_samples=50,  # with 2, which rate is better is a matter of chance
+    interpolation=0.1,
 )
 
 
