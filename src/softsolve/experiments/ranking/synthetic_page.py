@@ -81,8 +81,9 @@ def _finish(axes: Axes) -> None:
 
 def _name_losses(figure: Figure, axes: Axes) -> None:
     handles, names = axes.get_legend_handles_labels()
-    place = "outside lower center"
-    figure.legend(handles, names, loc=place, ncols=len(names), frameon=False)
+    figure.legend(
+        handles, names, loc="outside lower center", ncols=len(names), frameon=False
+    )
 
 
 def _against_epochs(
