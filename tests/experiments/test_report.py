@@ -25,7 +25,11 @@ OTHERS = {
         "Where the paper says nothing, other than in the preset paper: steps 10 (2000)",
         "Of scikit-learn's data, by the construction of Cheng et al. (2009): iris.",
     ],
-    "synthetic-ranking": ["labels 4 (100)", "epochs 10 (2000)", "train_size 32 (3200)"],
+    "synthetic-ranking": [
+        "labels 4 (100)",
+        "epochs 10 (2000)",
+        "train_size 32 (16000)",
+    ],
     "shortest-path": ["epochs 1 (50)", "test_size 4 (1000)", "The maps are generated"],
     "classification": [
         "data_set digits (CIFAR-10)",

@@ -11,7 +11,7 @@ from softsolve.experiments.ranking.synthetic import (
     SyntheticRanking,
     make_data,
 )
-from softsolve.experiments.ranking.synthetic_page import mean_over_runs
+from softsolve.experiments.ranking.synthetic_page import _claims, mean_over_runs
 
 SMALL = SyntheticConfig(
     noise_levels=(1e-6, 1e3),
@@ -24,7 +24,9 @@ SMALL = SyntheticConfig(
     epochs=40,
     rounds=2,
     learning_rates=(1e-9, 0.1),
+    temperature=0.1,
     num_samples=50,  # with 2, which rate is better is a matter of chance
+    interpolation=0.1,
 )
 
 
@@ -61,6 +63,25 @@ def test_training_continues_from_its_state() -> None:
     first, second = training.advance(), other.advance()
     assert first["loss"] == second["loss"]
     assert torch.equal(first["partial"], second["partial"])
+
+
+def test_claims_are_of_our_loss_beside_the_best_of_the_others() -> None:
+    config = SyntheticConfig(noise_levels=(0.01, 0.7449), epochs=4, rounds=2)
+    results = {
+        "fenchel-young": {"exact": [0.9, 0.1], "partial": [0.95, 0.5]},
+        "squared": {"exact": [0.5, 0.2], "partial": [0.96, 0.4]},
+        "blackbox": {"exact": [0.6, 0.1], "partial": [0.9, 0.505]},
+    }
+    ours = {key: np.array([[0.4, 0.0], [0.9, 0.1]]) for key in ("exact", "partial")}
+    rows = [row[1:] for row in _claims(config, results, {"fenchel-young": ours}).rows]
+    assert rows == [
+        ["90.0%", "95.0%"],
+        ["40.0%", "40.0%"],
+        ["0.01", "0.7449"],
+        ["-10.0 points", "-0.5 points"],
+    ]
+    alone = {"fenchel-young": results["fenchel-young"]}
+    assert len(_claims(config, alone, {"fenchel-young": ours}).rows) == 2
 
 
 def test_every_loss_is_a_trial() -> None:

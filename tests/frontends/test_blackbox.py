@@ -10,7 +10,7 @@ from torch import func
 import softsolve.jax
 import softsolve.torch
 from softsolve import SolverError, solver
-from softsolve.solvers import Assignment, GraphPath, OneHot, Ranking
+from softsolve.solvers import Assignment, GraphPath, OneHot, Ranking, TopK
 
 LENGTH = 3.0
 EDGES = [[0, 1], [1, 2], [0, 2], [2, 0]]
@@ -87,6 +87,16 @@ def test_interpolation(way, solves, event, dtype, batch):
     np.testing.assert_allclose(pulled, (solve(theta) - moved) / LENGTH, rtol=1e-6)
     assert y.dtype == pulled.dtype == dtype
     assert np.abs(pulled).max(initial=0) > 0 or theta.size < 10
+
+
+@ways
+@pytest.mark.parametrize("solves", [Ranking(), Ranking([5, 1, 1]), OneHot(), TopK(2)])
+def test_many_rows_with_equal_scores(way, solves):
+    size = 100 if repr(solves) == "Ranking()" else 3
+    theta = scores(70, size).round(1)
+    y, pulled = way.pull(way.module.BlackBox(solves), theta, scores(70, size, seed=1))
+    np.testing.assert_array_equal(y, solves(theta))
+    assert np.abs(pulled).max() > 0
 
 
 @ways

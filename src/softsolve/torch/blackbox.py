@@ -8,6 +8,8 @@ from torch import nn
 from torch.autograd import Function
 
 from softsolve import layer
+from softsolve.fused_route import takes_fused_route
+from softsolve.torch.fused import SolveFused
 from softsolve.torch.host import check_point
 from softsolve.torch.layers import Perturbed
 from softsolve.torch.rows import Rows
@@ -64,13 +66,18 @@ class BlackBox(nn.Module):
             raise RuntimeError(msg)
         rows = self._layer.rows(theta, context, None)
         call = Call(self._layer.settings, rows.event_shape, generator=None, keep=False)
-        (y,) = _Solve.apply(call, rows.theta.detach(), *rows.context)
-        y = _Interpolate.apply(y, rows.theta, self._stepper(rows, call), *rows.context)
+        solve = self._solve(rows)
+        (y,) = solve.apply(call, rows.theta.detach(), *rows.context)
+        self._layer.settings.check_vector_output(call.out_shape, rows.event_shape)
+        stepper = _Stepper(solve, call, self.interpolation)
+        y = _Interpolate.apply(y, rows.theta, stepper, *rows.context)
         return rows.restore(y, call.out_shape)
 
-    def _stepper(self, rows: Rows, call: Call) -> "_Stepper":
-        self._layer.settings.check_vector_output(call.out_shape, rows.event_shape)
-        return _Stepper(call, self.interpolation)
+    def _solve(self, rows: Rows) -> type[Constant]:
+        on_cpu = rows.theta.device.type == "cpu"
+        settings = self._layer.settings
+        fused = takes_fused_route(settings, on_cpu=on_cpu, maximum=False)
+        return SolveFused if fused else _Solve
 
     def extra_repr(self) -> str:
         """Return the options, for ``repr``."""
@@ -78,14 +85,15 @@ class BlackBox(nn.Module):
 
 
 class _Stepper:
-    def __init__(self, call: Call, length: float) -> None:
+    def __init__(self, solve: type[Constant], call: Call, length: float) -> None:
+        self.solve = solve
         self.call = call
         self.length = length
 
     def __call__(
         self, y: Tensor, theta: Tensor, g: Tensor, context: tuple[Tensor, ...]
     ) -> Tensor:
-        (moved,) = _Solve.apply(self.call, theta - self.length * g, *context)
+        (moved,) = self.solve.apply(self.call, theta - self.length * g, *context)
         return (y - moved) / self.length
 
 

@@ -76,6 +76,29 @@ class SampleFused(Constant):
         return fold_draws(SampleFused, info, in_dims, operands)
 
 
+class SolveFused(Constant):
+    """The solution of each row (B, d), without noise: a sample at temperature 0."""
+
+    @staticmethod
+    def forward(call: Call, theta: Tensor, *context: Tensor) -> Outputs:
+        """Solve in one pass."""
+        scores, rows = _array(theta), len(theta)
+        if not _surely_finite(scores):
+            check_point(theta, torch.ones_like(theta[:, 0]))
+        work = compiled_pass(call.settings, call.event_shape, theta.dtype)
+        packed = _packed(call, rows, context)
+        cold, keys = np.zeros(rows, scores.dtype), np.zeros((rows, 2), np.int32)
+        call.out_shape = call.event_shape
+        return (
+            torch.from_numpy(work.forward(scores, cold, keys, packed, keep=False).mean),
+        )
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *operands: Any) -> Any:
+        """Fold the mapped axis into the rows."""
+        return fold_rows(SolveFused, info, in_dims, operands)
+
+
 class SampleFusedMaxima(Constant):
     """The maximum (B,), its gradient (B, d) and moment (B,), relative to a target.
 

@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
 
 from softsolve.experiments.page import Block, Page, Picture, Table, Text
 from softsolve.experiments.ranking.losses import TITLES
@@ -21,6 +23,7 @@ COLOURS = {
     "blackbox": "#EE6677",
 }
 CURVES_AT = (0.1334, 0.7449)
+OURS, SUBJECT = "fenchel-young", "the paper says of Fenchel-Young"
 TITLE = "Ranking artificial data"
 
 
@@ -53,7 +56,7 @@ def _curves(
 
 
 def _against_noise(results: dict[str, Record], levels: tuple[float, ...]) -> Figure:
-    figure = Figure(figsize=(10, 4), layout="constrained")
+    figure = Figure(figsize=(10, 4.2), layout="constrained")
     for place, (key, title) in enumerate(METRICS.items()):
         axes = figure.add_subplot(1, 2, place + 1)
         for loss, numbers in results.items():
@@ -66,9 +69,21 @@ def _against_noise(results: dict[str, Record], levels: tuple[float, ...]) -> Fig
                 label=TITLES[loss],
             )
         axes.set(xscale="log", xlabel="σ", title=f"{title}, test", ylim=(-0.02, 1.02))
-        axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False)
+        _finish(axes)
+    _name_losses(figure, axes)
     return figure
+
+
+def _finish(axes: Axes) -> None:
+    axes.yaxis.set_major_formatter(PercentFormatter(1))
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _name_losses(figure: Figure, axes: Axes) -> None:
+    handles, names = axes.get_legend_handles_labels()
+    figure.legend(
+        handles, names, loc="outside lower center", ncols=len(names), frameon=False
+    )
 
 
 def _against_epochs(
@@ -83,14 +98,62 @@ def _against_epochs(
             place = config.noise_levels.index(sigma)
             for loss, values in curves.items():
                 heights = values[key][:, place]
-                epochs = config.epochs // config.rounds * np.arange(1, len(heights) + 1)
+                epochs = [_epochs(config, x + 1) for x in range(len(heights))]
                 axes.plot(epochs, heights, color=COLOURS[loss], label=TITLES[loss])
-            axes.set(title=f"{title}, σ = {sigma:g}", ylim=(-0.02, 1.02))
-            axes.spines[["top", "right"]].set_visible(False)
+            axes.set(title=f"{title}, σ = {sigma:g}", xlim=(0, None))
+            if key == "exact":  # which may be few at either level of noise
+                axes.set_ylim(0, max(0.02, 1.05 * axes.dataLim.ymax))
+            else:
+                axes.set_ylim(-0.02, 1.02)
+            _finish(axes)
             if row:
                 axes.set_xlabel("epoch")
-    grid[-1, -1].legend(frameon=False)
+    _name_losses(figure, axes)
     return figure
+
+
+def _claims(
+    config: "SyntheticConfig",
+    results: dict[str, Record],
+    curves: dict[str, dict[str, np.ndarray]],
+) -> Table:
+    """Return what the paper says of its figures, and what the run shows of it."""
+    sigmas = config.noise_levels
+    ours, others = results[OURS], [x for loss, x in results.items() if loss != OURS]
+    lowest = int(np.argmin(sigmas))
+    half = len(curves[OURS]["partial"]) // 2
+    says = f"“accurately generalizes” where σ ≈ 0: at σ = {sigmas[lowest]:g}"
+    rows = [[says, *(f"{ours[key][lowest]:.1%}" for key in METRICS)]]
+    if half:
+        says = f"“even with a smaller number of epochs”: after {_epochs(config, half)}"
+        early = [curves[OURS][key][half - 1, lowest] for key in METRICS]
+        rows.append([says, *(f"{value:.1%}" for value in early)])
+    if not others:
+        return Table("Beside the paper", [SUBJECT, *METRICS.values()], rows)
+    ahead = {
+        key: 100 * (np.array(ours[key]) - np.max([x[key] for x in others], axis=0))
+        for key in METRICS
+    }
+    says = "“as well or better than” others: within 1 point of the best at σ ="
+    rows.append(
+        [
+            says,
+            *(
+                ", ".join(f"{sigmas[place]:g}" for place in np.flatnonzero(by > -1))
+                for by in ahead.values()
+            ),
+        ]
+    )
+    for sigma in CURVES_AT:
+        if sigma in sigmas:
+            says = f"“robustness to the noise”: ahead of the next at σ = {sigma:g} by"
+            points = [by[sigmas.index(sigma)] for by in ahead.values()]
+            rows.append([says, *(f"{value:+.1f} points" for value in points)])
+    return Table("Beside the paper", [SUBJECT, *METRICS.values()], rows)
+
+
+def _epochs(config: "SyntheticConfig", rounds: int) -> int:
+    return config.epochs // config.rounds * rounds
 
 
 def _rates(config: "SyntheticConfig", finals: dict[str, Record]) -> Table:
@@ -127,9 +190,12 @@ def synthetic_page(config: "SyntheticConfig", run: RunDirectory) -> Page:
     caption = "Accuracy against the noise of the labels."
     figure = _against_noise(results, config.noise_levels)
     blocks.append(Picture("noise", caption, figure))
+    curves = _curves(lines, finals, config.runs)
+    if OURS in finals:
+        blocks.append(_claims(config, results, curves))
     sigmas = [sigma for sigma in CURVES_AT if sigma in config.noise_levels]
     if sigmas:
-        figure = _against_epochs(config, _curves(lines, finals, config.runs), sigmas)
+        figure = _against_epochs(config, curves, sigmas)
         blocks.append(Picture("epochs", "Accuracy in training.", figure))
     for key, title in METRICS.items():
         rows = [

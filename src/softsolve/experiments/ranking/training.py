@@ -69,6 +69,7 @@ class AffineModels:
         shape = (len(splits), x.shape[1], self.settings * self.labels)
         self.weights = torch.zeros(shape)
         self.first, self.second = torch.zeros(shape), torch.zeros(shape)
+        self._change, self._scale = torch.empty(shape), torch.empty(shape)
         self.steps = 0
 
     def step(self) -> Tensor:
@@ -85,7 +86,7 @@ class AffineModels:
         theta = theta.view(splits, size, self.settings, -1).requires_grad_()
         losses = self.loss(theta, self.y[rows][:, :, None], self.generator)
         (slope,) = torch.autograd.grad(losses.sum(), theta)
-        self._update(torch.bmm(x.mT, slope.view(splits, size, -1)) / size)
+        self._update(torch.bmm(x.mT, slope.view(splits, size, -1)).div_(size))
         return losses.detach().mean(dim=(0, 1))
 
     def _update(self, gradient: Tensor) -> None:
@@ -96,8 +97,10 @@ class AffineModels:
         self.second.addcmul_(gradient, gradient, value=1 - SECOND_DECAY)
         first_mass = 1 - FIRST_DECAY**self.steps
         second_mass = 1 - SECOND_DECAY**self.steps
-        scale = (self.second / second_mass).sqrt_().add_(STABILISER)
-        self.weights -= rates / first_mass * self.first / scale
+        scale = torch.div(self.second, second_mass, out=self._scale)
+        scale.sqrt_().add_(STABILISER)
+        change = torch.mul(self.first, rates / first_mass, out=self._change)
+        self.weights -= change.div_(scale)
 
     def ranks(self, split: int, rows: Tensor) -> Tensor:
         """Return the ranks that a split's models predict for rows, (rows, G, k)."""
