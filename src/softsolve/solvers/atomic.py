@@ -152,6 +152,7 @@ class GroupBall(_Ball):
 
     def __call__(self, theta: Array) -> Array:
         """Return the direction of the largest group, 0 elsewhere."""
+        self.check_batch(theta)
         xp = array_namespace(theta)
         unit = self._unit(theta)
         winner = xp.argmax(self._group_sums(unit * unit), axis=-1)
@@ -216,6 +217,7 @@ class KSupportBall(_Ball):
 
     def __call__(self, theta: Array) -> Array:
         """Return the direction of the k largest scores, 0 elsewhere."""
+        self.check_batch(theta)
         xp = array_namespace(theta)
         unit = self._unit(theta)
         kept = self._largest(xp.abs(unit)) > 0
@@ -262,6 +264,7 @@ class NuclearBall(_Ball):
 
     def __call__(self, theta: Array) -> Array:
         """Return the leading singular vectors' product."""
+        self.check_batch(theta)
         xp = array_namespace(theta)
         unit = xp.reshape(self._unit(_flat(theta)), theta.shape)
         left, _, right = xp.linalg.svd(unit, full_matrices=False)

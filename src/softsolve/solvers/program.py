@@ -132,8 +132,8 @@ class _MatrixProgram(Solver):
         *,
         remember: bool,
     ) -> tuple[np.ndarray[Any, Any], list[Start]]:
+        self.check_batch(theta, context)
         rows = len(theta)
-        self.check(theta.shape[1:], context)
         if starts is not None and len(starts) != rows:
             msg = (
                 f"{self!r} must get one start per row of theta; got {len(starts)} for "

@@ -24,6 +24,7 @@ class OneHot(Solver):
 
     def __call__(self, theta: Array) -> Array:
         """Return 1 at the largest score of each row, the first one of equals."""
+        self.check_batch(theta)
         xp = array_namespace(theta)
         return one_hot(xp.argmax(theta, axis=-1), theta.shape[-1], theta)
 
@@ -81,6 +82,7 @@ class TopK(Solver):
 
     def __call__(self, theta: Array) -> Array:
         """Return 1 at the k largest scores of each row, the first ones of equals."""
+        self.check_batch(theta)
         xp = array_namespace(theta)
         if self.k == 0:
             return xp.zeros_like(theta)
