@@ -109,11 +109,11 @@ def _start(
         submit = functools.partial(executor.submit, pure=False)
         return _results([submit(function, task) for task in tasks])
     if hasattr(executor, "map"):
-        return executor.map(function, tasks)  # type: ignore[no-any-return]
+        return executor.map(function, tasks)
     if hasattr(executor, "submit"):
         return _results([executor.submit(function, task) for task in tasks])
     # What joblib.delayed(function)(task) makes.
-    return executor((function, (task,), {}) for task in tasks)  # type: ignore[no-any-return]
+    return executor((function, (task,), {}) for task in tasks)
 
 
 def _results(futures: list[Any]) -> Iterator[tuple[int, Any]]:
