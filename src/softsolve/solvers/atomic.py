@@ -34,7 +34,7 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from softsolve._arrays import constant, indices
-from softsolve.solvers.base import Array, Shape, Solver
+from softsolve.solvers.base import Array, Shape, Solver, whole_number
 from softsolve.solvers.simplex import TopK
 
 # Relative; a solution's norm is a few roundings off in single precision.
@@ -196,6 +196,7 @@ class KSupportBall(_Ball):
 
     def __init__(self, k: int, radius: float = 1.0) -> None:
         super().__init__(radius)
+        k = whole_number("KSupportBall(k=...)", k)
         if k < 1:
             msg = f"KSupportBall(k=...) must be at least 1; got {k}."
             raise ValueError(msg)

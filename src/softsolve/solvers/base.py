@@ -7,6 +7,7 @@ what can be declared about it.
 
 import abc
 import math
+import operator
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
@@ -40,6 +41,15 @@ def as_numbers(solution: object, name: str) -> np.ndarray:
         f"solution for each row; it returned {found}."
     )
     raise TypeError(msg)
+
+
+def whole_number(name: str, value: object) -> int:
+    """Return a whole number, NumPy's included, as an int, or raise."""
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        msg = f"{name} must be a whole number; got {value!r}."
+        raise TypeError(msg) from None
 
 
 class Solver(abc.ABC):

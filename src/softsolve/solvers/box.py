@@ -11,7 +11,7 @@ class Hypercube(Solver):
     r"""The sign of each score, or the indicator of the positive ones.
 
     Polytope: :math:`[-1, 1]^d`, or :math:`[0, 1]^d` with ``signed=False``. Cost O(d).
-    A score of exactly 0 gets the lower value.
+    A score of exactly 0, a tie, gets the lower value.
 
     >>> Hypercube()(np.array([[0.5, -2.0]]))
     array([[ 1., -1.]])

@@ -326,7 +326,8 @@ class MixedIntegerProgram(_MatrixProgram):
     -----
     Scores are (rows, d). Branch and cut to a gap of zero (in HiGHS' arithmetic, about
     1e-9 of the largest score); whole numbers are returned as such. Its time can grow
-    exponentially with d.
+    exponentially with d. The polytope is the convex hull of the points in braces; of
+    several best ones, the same scores give the same.
 
     The model is built once per thread and only its costs change. HiGHS releases the
     GIL, so rows are solved on several threads. A start (:meth:`prime`) is the solution
