@@ -107,11 +107,11 @@ def solver(
     Notes
     -----
     **Executors.** Results, their order and exceptions are those of a loop, whatever the
-    executor. Tried with the thread and process pools of :mod:`concurrent.futures` and
-    :mod:`multiprocessing`, joblib 1.6, Dask 2026.8 and Ray 2.60; the tests have
-    stand-ins for the last two. Functions that go to other processes must be picklable:
-    defined at the top level of a module, where the decorator may be used (joblib, Dask
-    and Ray take others too). softsolve must be installed where they run.
+    executor. ``benchmarks/executor_checks.py`` tries those of
+    :mod:`concurrent.futures`, joblib, Dask and Ray; the tests have stand-ins for the
+    last two. Functions that go to other processes must be picklable: defined at the top
+    level of a module, where the decorator may be used (joblib, Dask and Ray take others
+    too). softsolve must be installed where they run.
 
     **Dropped draws** change what is estimated: no longer :math:`E[y^*(\theta +
     \varepsilon Z)]` but this expectation *given that the solve succeeds*. If solves
