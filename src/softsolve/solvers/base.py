@@ -52,6 +52,14 @@ def whole_number(name: str, value: object) -> int:
         raise TypeError(msg) from None
 
 
+def _holds_whole_numbers(array: Array) -> bool:
+    """Tell it from the type, faster than the array API does."""
+    kind = getattr(array.dtype, "kind", "")  # torch's types have none
+    return kind in ("b", "i", "u") or not getattr(
+        array.dtype, "is_floating_point", True
+    )
+
+
 class Solver(abc.ABC):
     r"""A solver with what is known about it.
 
@@ -116,6 +124,12 @@ class Solver(abc.ABC):
                 "theta[None]."
             )
             raise ValueError(msg)
+        if _holds_whole_numbers(theta):  # in which a solution would lose its fractions
+            msg = (
+                f"{self!r}: theta must be of a floating type; got {theta.dtype}. "
+                "Convert it: theta.float() in torch, theta.astype(float) elsewhere."
+            )
+            raise TypeError(msg)
         self.check(tuple(shape[1:]), context)
 
     def project(self, x: Array) -> Array:
