@@ -214,7 +214,7 @@ def test_scores_that_are_too_large():
 
 
 def test_shape_and_context_errors():
-    with pytest.raises(ValueError, match=r"event_ndim=2 axes; got.*\(3, 4, 5\)"):
+    with pytest.raises(ValueError, match=r"shape \(rows, n, m\).*\(3, 4, 5\)"):
         Assignment()(np.zeros((2, 3, 4, 5)))
     with pytest.raises(
         ValueError, match=r"scores of shape \(rows, n, m\).*shape \(0, 3\)"

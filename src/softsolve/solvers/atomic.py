@@ -55,13 +55,13 @@ class _Ball(Solver):
 
     def check(self, event_shape: Shape, context: tuple[Array, ...]) -> None:
         """Raise if there are no coordinates, or not in the right number of axes."""
-        super().check(event_shape, context)
         if len(event_shape) != self.event_ndim or 0 in event_shape:
             msg = (
                 f"{self!r} must get scores with {self.event_ndim} axes in each row and "
                 f"at least one entry; got an event of shape {tuple(event_shape)}."
             )
             raise ValueError(msg)
+        super().check(event_shape, context)
 
     def _unit(self, theta: Array) -> Array:
         """Scale rows (rows, d) to largest entries of size 1; zeros become ±e_1.
