@@ -155,13 +155,13 @@ class DagGrid(KernelSolver):
 
     def check(self, event_shape: Shape, context: tuple[Array, ...]) -> None:
         """Raise unless instances are grids, without context."""
-        super().check(event_shape, context)
         if len(event_shape) != 2 or 0 in event_shape:
             msg = (
                 f"{self!r} must get a grid of scores for each instance, an event of "
                 f"shape (height, width) with cells in it; got {tuple(event_shape)}."
             )
             raise ValueError(msg)
+        super().check(event_shape, context)
 
     def structure(
         self, event_shape: Shape
