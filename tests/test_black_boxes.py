@@ -158,6 +158,7 @@ def test_functions_that_cannot_be_sent(process_pool):
         ({"processes": 2, "batched": True}, ValueError, "pass batched=False"),
         ({"processes": 2, "workers": 2}, ValueError, "one of workers=, processes="),
         ({"time_limit": 1.0}, ValueError, "cannot be stopped.*can be killed"),
+        ({"time_limit": 1.0, "workers": 2}, ValueError, "processes=N or executor="),
         ({"time_limit": 0.0, "processes": 1}, ValueError, "positive seconds; got 0.0"),
         ({"time_limit": float("nan"), "processes": 1}, ValueError, "got nan"),
         ({"native": True}, ValueError, "do not go with it"),
@@ -374,6 +375,38 @@ def test_what_happened_in_a_process(strict, score, cause, match):
     with pytest.raises(ss.SolverError, match=f"row 1 of the 4.*{match}") as caught:
         strict(theta)
     assert isinstance(caught.value.__cause__, cause)
+
+
+@pytest.mark.parametrize("kind", ["threads", "processes"])
+def test_an_executor_with_a_time_limit(kind):
+    pools = {
+        "threads": concurrent.futures.ThreadPoolExecutor,
+        "processes": concurrent.futures.ProcessPoolExecutor,
+    }
+    context = {"mp_context": SPAWN} if kind == "processes" else {}
+    with pools[kind](2, **context) as executor:
+        options = {"batched": False, "executor": executor, "time_limit": 1.0}
+        solver = ss.solver(black_boxes.moody, **options, on_failure="drop")
+        theta = np.minimum(scores(24), 0.5)
+        expected = black_boxes.largest_rows(theta)
+        np.testing.assert_array_equal(solver(theta), expected)
+        theta[5, 0], theta[20, 0] = black_boxes.TOO_SLOW, black_boxes.DEADLY
+        began = time.monotonic()
+        y = quietly(solver, theta)
+        assert time.monotonic() - began < 30  # and not the 60 s of the sleep
+        assert solver.dropped == 2
+        assert np.flatnonzero(np.isnan(y).any(axis=1)).tolist() == [5, 20]
+        strict = ss.solver(black_boxes.moody, **options)
+        with pytest.raises(ss.SolverError, match=r"row 5 .*more than time_limit=1\.0"):
+            strict(theta)
+
+
+def test_daemons_cannot_have_a_time_limit():
+    with SPAWN.Pool(1) as pool:
+        options = {"batched": False, "executor": pool, "time_limit": 1.0}
+        solver = ss.solver(black_boxes.moody, **options)
+        with pytest.raises(RuntimeError, match=r"workers are daemons.*processes=N"):
+            solver(np.zeros((2, 3)))
 
 
 def test_an_interrupt_ends_the_processes(strict):

@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 
+import numba
 import numpy as np
 import pytest
 from scipy.optimize import Bounds, LinearConstraint, milp
@@ -216,10 +217,25 @@ def test_bad_declarations():
         compiled(event_ndim=4)(lambda theta, y: None)
     with pytest.raises(ValueError, match="solution"):
         compiled(solution="bits")(lambda theta, y: None)
+    with pytest.raises(TypeError, match=r"linear.*must be True or False; got 'yes'"):
+        compiled(linear="yes")(lambda theta, y: None)
+    with pytest.raises(TypeError, match="written in Python, with def; got 3"):
+        compiled(3)
+    with pytest.raises(TypeError, match="with def; got <built-in function len>"):
+        compiled(len)
+
+
+def test_a_jitted_function_is_taken_as_it_was():
+    @numba.njit
+    def first(theta, y):
+        y[0] = theta[0]
+
+    solver = compiled(linear=False)(first)
+    np.testing.assert_array_equal(solver(np.ones((2, 3))), [[1, 0, 0]] * 2)
 
 
 def test_bad_calls():
-    with pytest.raises(TypeError, match="must be float32 or float64; got int"):
+    with pytest.raises(TypeError, match="must be of a floating type; got int64"):
         no_neighbours(np.zeros((2, 3), dtype=int))
     with pytest.raises(ValueError, match="with 1 axes; got shape"):
         no_neighbours(np.zeros((2, 3, 4)))

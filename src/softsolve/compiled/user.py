@@ -8,6 +8,7 @@ import logging
 import re
 import sys
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any, Literal, overload
 
 import numba
@@ -191,6 +192,16 @@ class CompiledSolver(KernelSolver):
         solution: Solution,
         event_ndim: int,
     ) -> None:
+        function = getattr(function, "py_func", function)  # of one that is jitted
+        if not isinstance(function, FunctionType):
+            msg = (
+                "@compiled needs a function that is written in Python, with def; got "
+                f"{function!r}."
+            )
+            raise TypeError(msg)
+        if linear not in (True, False):
+            msg = f"compiled(linear=...) must be True or False; got {linear!r}."
+            raise TypeError(msg)
         parameters = list(inspect.signature(function).parameters)
         if len(parameters) not in (2, 3):
             msg = (
@@ -258,12 +269,6 @@ class CompiledSolver(KernelSolver):
     def __call__(self, theta: np.ndarray, *context: np.ndarray) -> np.ndarray:
         """Solve ``theta`` (rows, *event), or a single instance (*event)."""
         theta = np.asarray(theta)
-        if theta.dtype not in (np.float32, np.float64):
-            msg = (
-                f"{self!r}: theta must be float32 or float64; got {theta.dtype}. "
-                "Convert it with theta.astype(float)."
-            )
-            raise TypeError(msg)
         if theta.ndim == self.event_ndim:
             one = [np.asarray(given)[None] for given in context]
             return super().__call__(theta[None], *one)[0]
@@ -319,7 +324,8 @@ def compiled(
         the same shape and type. With three parameters, ``f(theta, context, y)``, it
         also gets what this instance alone has: one row of the context that the layer
         is called with, as a flat float64 array. It must be pure, and leave ``theta``
-        as it is.
+        as it is. Indices are not checked, as always with Numba: it must not write
+        beyond ``y``.
     linear
         Whether it maximises :math:`\langle y, \theta \rangle` over a fixed set,
         exactly. If not, only what holds for any function is offered.

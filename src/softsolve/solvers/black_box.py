@@ -31,7 +31,7 @@ from softsolve.solvers.options import (
     check_shape,
     check_time_limit,
 )
-from softsolve.solvers.processes import ProcessPool
+from softsolve.solvers.processes import ProcessPool, process_beside
 
 _NOT_FINITE = "the solution has NaN or an infinity"
 
@@ -78,7 +78,7 @@ class FunctionSolver(Solver):
             check_executor(executor)
         check_failures(on_failure)
         check_processes(processes, batched, workers, executor)
-        check_time_limit(time_limit, processes)
+        check_time_limit(time_limit, batched, processes, executor)
         plain = (workers, executor, processes) == (None, None, None)
         check_native(native, batched and plain and on_failure == "raise")
         self.function = function
@@ -323,7 +323,10 @@ class FunctionSolver(Solver):
 
 
 def _restore(options: dict[str, Any]) -> FunctionSolver:
-    return FunctionSolver(executor=None, **options)
+    limit = options.pop("time_limit")
+    solver = FunctionSolver(executor=None, time_limit=None, **options)
+    solver.time_limit = limit  # whose executor has been left behind
+    return solver
 
 
 # What runs in other processes: functions of the solver, which knows how to be pickled.
@@ -351,6 +354,10 @@ def _solve_one(solver: FunctionSolver, *instance: np.ndarray[Any, Any]) -> Any:
 def _solve_instances(
     solver: FunctionSolver, instances: Sequence[Instance]
 ) -> list[Outcome]:
+    if solver.time_limit is not None:
+        call = functools.partial(_solve_one, solver)
+        beside = process_beside(call, solver.time_limit)
+        return beside.solve(instances, patient=solver.drops)
     outcomes: list[Outcome] = []
     for instance in instances:
         outcomes.append(attempt(solver.function, instance))

@@ -6,7 +6,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -161,7 +161,7 @@ def check_executor(executor: object) -> None:
         raise TypeError(msg)
 
 
-def raise_not_picklable(function: object, error: BaseException) -> None:
+def raise_not_picklable(function: object, error: BaseException) -> NoReturn:
     """Raise for a function that cannot be sent to another process."""
     msg = (
         "the function cannot be sent to other processes, because it cannot be pickled: "

@@ -90,7 +90,8 @@ def solver(
     time_limit
         Seconds that one solve may take, with ``processes``: a process that takes longer
         is killed, and another one started in its place, which takes as long as
-        importing the function's module. Such a solve has failed.
+        importing the function's module. Such a solve has failed. With ``executor``,
+        each of its workers has such a process beside it.
     on_failure
         What becomes of a solve that fails: that raises, takes too long, or whose
         process dies. ``"raise"`` a :class:`SolverError` that names the row, with the

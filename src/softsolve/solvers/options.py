@@ -86,18 +86,19 @@ def check_processes(
         raise ValueError(msg)
 
 
-def check_time_limit(time_limit: float | None, processes: int | None) -> None:
+def check_time_limit(
+    time_limit: float | None, batched: bool, processes: int | None, executor: object
+) -> None:
     """Raise unless solves can be stopped after that time."""
     if time_limit is None:
         return
     if not 0 < time_limit < float("inf"):
         msg = f"solver(time_limit=...) must be positive seconds; got {time_limit}."
         raise ValueError(msg)
-    if processes is None:
+    if batched or (processes is None and executor is None):
         msg = (
-            "solver(time_limit=...) needs processes=N and batched=False: a thread "
-            "that runs Python cannot be stopped, and neither can a task of an "
-            "executor; a process of our own can be killed. Or hand the limit to the "
-            "solver that you call, if it takes one."
+            "solver(time_limit=...) needs batched=False and processes=N or executor=: "
+            "a thread that runs Python cannot be stopped, but a process can be killed. "
+            "Or hand the limit to the solver that you call, if it takes one."
         )
         raise ValueError(msg)

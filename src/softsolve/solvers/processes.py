@@ -114,10 +114,7 @@ class ProcessPool:
     def __init__(
         self, function: Callable[..., Any], processes: int, time_limit: float | None
     ) -> None:
-        try:
-            self._payload = pickle.dumps(function)
-        except (pickle.PicklingError, AttributeError, TypeError) as error:
-            raise_not_picklable(function, error)
+        self._payload = _pickled(function)
         self.processes = processes
         self.time_limit = time_limit
         self._lock = threading.Lock()
@@ -197,6 +194,39 @@ class ProcessPool:
         for worker in workers:
             worker.kill()
             self._workers.remove(worker)
+
+
+_beside = threading.local()
+
+
+def process_beside(function: Callable[..., Any], time_limit: float) -> ProcessPool:
+    """Return a pool of one process that the calling thread has for a function.
+
+    For workers of an executor, whose own solves nobody could stop. It stays until the
+    thread asks for that of another function.
+    """
+    if multiprocessing.current_process().daemon:
+        msg = (
+            "solver(executor=..., time_limit=...) has a process beside each worker, "
+            "which is killed when a solve takes too long; but this executor's workers "
+            "are daemons, which must not start processes. Use concurrent.futures, "
+            "joblib or ray, set Dask's option distributed.worker.daemon to False, or "
+            "pass processes=N instead."
+        )
+        raise RuntimeError(msg)
+    wanted = (os.getpid(), time_limit, _pickled(function))
+    if getattr(_beside, "wanted", None) != wanted:
+        _beside.pool = ProcessPool(function, 1, time_limit)
+        _beside.wanted = wanted
+    pool: ProcessPool = _beside.pool
+    return pool
+
+
+def _pickled(function: Callable[..., Any]) -> bytes:
+    try:
+        return pickle.dumps(function)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise_not_picklable(function, error)
 
 
 def _end(workers: list[_Worker], pid: int) -> None:
