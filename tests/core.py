@@ -22,6 +22,7 @@ OTHERS = {
     "tests/test_benchmarks.py",
     "tests/test_docs.py",
     "tests/test_examples.py",
+    "tests/test_executor_checks.py",
     "tests/test_fused_checks.py",
     "tests/test_solver_checks.py",
 }

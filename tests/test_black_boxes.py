@@ -238,12 +238,30 @@ def test_no_solve_is_begun_after_a_failure():
         assert len(begun) < 300
 
 
-def test_batched_functions_raise_as_they_do():
-    def broken(theta):
-        return theta.no_such_attribute
+def test_batched_functions_raise_as_they_do(executor):
+    for options in ({}, {"workers": 2}, {"executor": executor}):
+        solver = ss.solver(black_boxes.broken, **options)
+        with pytest.raises(AttributeError) as caught:
+            solver(scores(30))
+        told = "'numpy.ndarray' object has no attribute 'no_such_attribute'"
+        assert str(caught.value) == told
 
-    with pytest.raises(AttributeError, match="no_such_attribute"):
-        ss.solver(broken)(scores(3))
+
+def test_dask_tries_anew_what_failed(monkeypatch):
+    dask = black_boxes.StandInForDask()
+    solver = ss.solver(black_boxes.licensed, batched=False, executor=dask)
+    with pytest.raises(ss.SolverError, match="all licences are in use"):
+        solver(np.ones((3, 4)))
+    monkeypatch.setattr(black_boxes, "licences", 1)
+    np.testing.assert_array_equal(solver(np.ones((3, 4))), np.ones((3, 4)))
+
+
+def test_ray_gets_one_function_for_all_calls():
+    ray = black_boxes.StandInForRay()
+    solver = ss.solver(black_boxes.largest, batched=False, executor=ray)
+    for _ in range(3):
+        solver(scores(10))
+    assert ray.kept == 1
 
 
 def test_solutions_of_several_shapes():

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from softsolve import parallel
-from softsolve.compiled.fused import FusedPass, group_size, leave_one_out
+from softsolve.compiled.fused import FusedPass, leave_one_out
 from softsolve.compiled.kernel import INFEASIBLE, OK, kernel
+from softsolve.compiled.work import group_size
 from softsolve.errors import SolverError
 from softsolve.solvers import GraphPath, GridPath, OneHot, Ranking, TopK
 from softsolve.solvers.base import KernelSolver
@@ -623,6 +624,59 @@ def test_a_vjp_in_theta_alone_is_the_same(solver, noise, samples):
     in_theta, _ = fused.vjp(*given)
     np.testing.assert_array_equal(fused.vjp_in_theta(*given), in_theta)
     assert (in_theta != 0).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.parametrize("samples", [32, 77, 3000])
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 10, 15, 16])
+def test_sums_by_who_wins_give_the_same_vjp(size, samples, noise, dtype):
+    case = Case(OneHot(), size, noise, samples, dtype)
+    fused, how = case.fused, leave_one_out(samples)
+    assert fused.sums_winners
+    given = (case.theta, case.temperature, case.keys)
+    kept, out = fused.forward(*given), fused.forward(*given, keep=False, winners=True)
+    assert out.samples == ()
+    np.testing.assert_array_equal(out.mean, kept.mean)
+    np.testing.assert_array_equal(out.moment, kept.moment)
+    exact = np.swapaxes(case.y, 1, 2) @ case.s
+    digits = 1e-6 if dtype == np.float32 else 1e-14
+    np.testing.assert_allclose(out.winners, exact, atol=samples * digits)
+    drawn = (kept.samples, case.keys, case.temperature, case.g)
+    summed = (out.winners, case.temperature, case.g)
+    for center, scale in ((out.mean, how.scale), (None, 1.0)):
+        expected = fused.vjp_in_theta(*drawn, center, scale)
+        actual = fused.vjp_of_winners(*summed, center, scale)
+        tolerance = 1e-5 if dtype == np.float32 else 1e-12
+        np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 37])
+def test_sums_by_who_wins_do_not_depend_on_threads(rows, threads):
+    case = Case(OneHot(), 10, "gumbel", 5000, np.float32, rows=rows)
+    case.fused.inline = 0
+    found = []
+    for number in (1, 2, 4):
+        threads(number)
+        given = (case.theta, case.temperature, case.keys)
+        found.append(case.fused.forward(*given, keep=False, winners=True).winners)
+    np.testing.assert_array_equal(found[1], found[0])
+    np.testing.assert_array_equal(found[2], found[0])
+    assert np.abs(found[0]).min() > 0
+
+
+@pytest.mark.parametrize(
+    ("solver", "size", "samples", "antithetic"),
+    [
+        (OneHot(), 17, 100, False),
+        (OneHot(), 5, 31, False),
+        (OneHot(), 5, 64, True),
+        (TopK(1), 5, 100, False),
+    ],
+)
+def test_where_drawing_again_is_quicker(solver, size, samples, antithetic):
+    fused = FusedPass(solver, (size,), "normal", samples, antithetic=antithetic)
+    assert not fused.sums_winners
 
 
 @pytest.mark.parametrize("samples", [33, 40, 100])

@@ -391,7 +391,6 @@ CASES |= {
         calls(solver(lambda theta: theta), route="fused"),
         ValueError,
         'route="fused" is not possible: .* has no compiled kernel. Use route="auto"',
-        (*EAGER, "jax.jit"),
     ),
     "the loss of a solver that is not linear": Bad(
         loses(solver(lambda theta: theta)),

@@ -10,11 +10,9 @@ from softsolve.errors import SolverError
 from softsolve.noise import NOISES, CustomNoise
 from softsolve.solvers import FiniteSet, OneHot, Ranking
 from softsolve.torch import BlackBox, FenchelYoungLoss, Perturbed
+from support.compilation import EPS, QUICK, ROWS, THETA, G, closed, rows, softmax_layer
 from support.references import Exact, PlaneReference
 from support.statistics import assert_derivative
-
-# What autograd and the compiler make of each other, without generating code.
-QUICK = {"backend": "aot_eager", "fullgraph": True}
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"
@@ -29,25 +27,6 @@ def _afresh():
     torch.compiler.reset()
 
 
-THETA = torch.tensor([0.4, -0.3, 0.1], dtype=torch.float64)
-G = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
-EPS, ROWS = 0.5, 400
-
-
-def softmax_layer(**options):
-    return Perturbed(
-        OneHot(), temperature=EPS, num_samples=100, noise="gumbel", **options
-    )
-
-
-def closed(theta):
-    return torch.softmax(theta / EPS, -1)
-
-
-def rows(vector):
-    return vector.expand(ROWS, 3).clone()
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -59,8 +38,9 @@ def rows(vector):
         {"symmetric": True},
     ],
 )
-def test_forward_and_backward(options):
-    layer = torch.compile(softmax_layer(**options), **QUICK)
+@pytest.mark.parametrize("route", ["auto", "array"])
+def test_forward_and_backward(options, route):
+    layer = torch.compile(softmax_layer(**options, route=route), **QUICK)
     theta = rows(THETA).requires_grad_()
     y = layer(theta)
     (pulled,) = torch.autograd.grad((y * G).sum(), theta)
@@ -228,7 +208,7 @@ class TestWhatCannotBeCompiledRaises:
         ids=["laplace", "custom"],
     )
     def test_noise_without_curvature(self, noise):
-        layer = Perturbed(OneHot(), noise=noise, num_samples=4)
+        layer = Perturbed(OneHot(), noise=noise, num_samples=4, route="array")
         theta = rows(THETA).requires_grad_()
         self.raises(layer, theta, match="cannot be compiled")
         loss = FenchelYoungLoss(layer)

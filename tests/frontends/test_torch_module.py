@@ -452,3 +452,25 @@ class TestLoss:
         loss = FenchelYoungLoss(layer)
         value = loss(theta, target.to(torch.int64), generator=seeded())
         torch.testing.assert_close(value, loss(theta, target, generator=seeded()))
+
+
+@pytest.mark.parametrize("noise", ["normal", "gumbel"])
+@pytest.mark.parametrize("options", [{}, {"baseline": "point"}, {"baseline": "none"}])
+def test_sums_by_who_wins_stand_for_the_draws(options, noise):
+    """Where only scores are differentiated, draws of few scores are not kept."""
+    layer = Perturbed(OneHot(), num_samples=100, noise=noise, **options)
+    g, h = scores(2, 4, 5, seed=1)
+    found = []
+    for learned in (False, True):
+        theta = torch.linspace(-1, 1, 20).reshape(4, 5).requires_grad_()
+        temperature = torch.ones(4, requires_grad=learned)
+        y = layer(theta, temperature=temperature, generator=seeded())
+        kept = {saved.dtype for saved in y.grad_fn.saved_tensors if saved is not None}
+        assert (torch.uint8 in kept) == learned
+        (first,) = torch.autograd.grad(y, theta, g, create_graph=True)
+        (alone,) = torch.autograd.grad(y, theta, g, retain_graph=True)
+        (second,) = torch.autograd.grad(first, theta, h)
+        found.append((y.detach(), first.detach(), alone, second))
+    for summed, drawn in zip(*found, strict=True):
+        torch.testing.assert_close(summed, drawn, rtol=1e-4, atol=1e-5)
+        assert drawn.abs().max() > 0

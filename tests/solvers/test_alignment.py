@@ -192,8 +192,8 @@ def test_pack_and_unpack():
 
 def test_errors():
     theta = np.zeros((2, 3, 4))
-    with pytest.raises(ValueError, match=r"matrix of scores .* shape \(3,\)"):
-        Alignment()(theta[..., 0])
+    with pytest.raises(ValueError, match=r"matrix of scores .* shape \(3, 4, 1\)"):
+        Alignment()(theta[..., None])
     with pytest.raises(ValueError, match=r"shape \(n \+ 1, m \+ 1\).* got \(1, 4\)"):
         SequenceAlignment()(theta[:, :1])
     for solver in (Alignment, SequenceAlignment):

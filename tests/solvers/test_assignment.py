@@ -5,10 +5,12 @@ import itertools
 import numpy as np
 import pytest
 
+from softsolve.compiled.kernel import OK
 from softsolve.compiled.rows import solve_rows
 from softsolve.errors import SolverError
-from softsolve.solvers.assignment import Assignment
+from softsolve.solvers.assignment import NOT_FINITE, Assignment
 from support import optima
+from support.solvers import kernel_status
 
 DTYPES = [np.float32, np.float64]
 SHAPES = [
@@ -201,14 +203,22 @@ def test_empty_batch_and_strided_input():
 def test_scores_that_cannot_be_added_up(bad):
     theta = np.zeros((3, 20, 20), dtype=np.float32)
     theta[1, 19, 18] = bad
-    with pytest.raises(SolverError, match=r"first row 1: a score is not finite"):
+    assert kernel_status(Assignment(), theta) == [OK, NOT_FINITE, OK]
+
+
+def test_scores_that_are_too_large():
+    theta = np.zeros((3, 20, 20), dtype=np.float32)
+    theta[1, 19, 18] = 3e38
+    with pytest.raises(SolverError, match=r"first row 1: a score.* too large"):
         Assignment()(theta)
 
 
 def test_shape_and_context_errors():
-    with pytest.raises(ValueError, match=r"shape \(rows, n, m\)"):
-        Assignment()(np.zeros((2, 3)))
-    with pytest.raises(ValueError, match=r"instances of shape \(0, 3\)"):
+    with pytest.raises(ValueError, match=r"shape \(rows, n, m\).*\(3, 4, 5\)"):
+        Assignment()(np.zeros((2, 3, 4, 5)))
+    with pytest.raises(
+        ValueError, match=r"scores of shape \(rows, n, m\).*shape \(0, 3\)"
+    ):
         Assignment()(np.zeros((2, 0, 3)))
     with pytest.raises(TypeError, match="takes no context"):
         Assignment()(np.zeros((2, 3, 3)), np.zeros(2))

@@ -108,8 +108,8 @@ def test_feasible_rejects_what_is_no_such_path():
 
 
 def test_arguments_are_checked():
-    with pytest.raises(ValueError, match=r"\(height, width\).* got \(3,\)"):
-        DagGrid()(np.zeros((2, 3)))
+    with pytest.raises(ValueError, match=r"\(height, width\).* got \(3, 4, 5\)"):
+        DagGrid()(np.zeros((2, 3, 4, 5)))
     with pytest.raises(TypeError, match="takes no context"):
         DagGrid()(np.zeros((2, 3, 3)), np.zeros(2))
 

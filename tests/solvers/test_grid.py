@@ -238,9 +238,9 @@ def test_arguments_are_checked():
         GridPath(negative="keep")
     theta = np.zeros((2, 3, 4))
     with pytest.raises(
-        ValueError, match=r"event of shape \(height, width\).* got \(3,\)"
+        ValueError, match=r"event of shape \(height, width\).* got \(3, 4, 1\)"
     ):
-        GridPath()(np.zeros((2, 3)))
+        GridPath()(theta[..., None])
     with pytest.raises(ValueError, match=r"with cells in it; got \(0, 4\)"):
         GridPath()(np.zeros((2, 0, 4)))
     with pytest.raises(TypeError, match=r"called as solver\(theta\); got 1"):

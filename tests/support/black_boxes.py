@@ -1,5 +1,6 @@
 """Black boxes that other processes can import, and executors to solve them on."""
 
+import concurrent.futures
 import inspect
 import os
 import time
@@ -43,24 +44,49 @@ def moody(theta):
     return largest(theta)
 
 
+def broken(theta):
+    return theta.no_such_attribute
+
+
+licences = 0
+
+
+def licensed(theta):
+    if not licences:
+        msg = "all licences are in use"
+        raise OSError(msg)
+    return theta
+
+
 @ss.solver(batched=False, linear=True, processes=1)
 def decorated(theta):
     return largest(theta)
 
 
 class StandInForDask:
-    """Dask's Client: map returns futures, which gather waits for."""
+    """Dask's Client: a call that is taken for pure is made once, its failure kept."""
+
+    def __init__(self):
+        self.futures = {}
+
+    def submit(self, function, *args, pure=True):
+        call = cloudpickle.dumps((function, args))
+        future = concurrent.futures.Future()
+        if pure:
+            future = self.futures.setdefault(call, future)
+        if not future.done():
+            function, args = cloudpickle.loads(call)
+            try:
+                future.set_result(function(*args))
+            except Exception as error:  # noqa: BLE001  (Dask keeps any)
+                future.set_exception(error)
+        return future
 
     def map(self, function, iterable):
-        self.futures = [lambda item=item: function(item) for item in iterable]
-        return self.futures
+        return [self.submit(function, item) for item in iterable]
 
     def gather(self, futures):
-        assert futures is self.futures
-        return [future() for future in futures]
-
-    def submit(self, function, *args):
-        return lambda: function(*args)
+        return [future.result() for future in futures]
 
 
 def frozen(result):
@@ -74,24 +100,48 @@ def frozen(result):
 class StandInForRay:
     """The module ray: functions are made remote, and results are got by reference.
 
-    Like it, it takes functions only, which it pickles whole.
+    Like it, it takes functions only, which it pickles whole and keeps, and it tells a
+    task's exception in one of its own.
     """
+
+    class Reference:
+        def __init__(self, get):
+            self.get = get
 
     class Remote:
         def __init__(self, function):
             self.function = cloudpickle.loads(cloudpickle.dumps(function))
 
         def remote(self, *args):
-            return {"reference": lambda: frozen(self.function(*args))}
+            refer = StandInForRay.Reference
+            given = [arg.get() if isinstance(arg, refer) else arg for arg in args]
+            return refer(lambda: frozen(self.function(*given)))
+
+    def __init__(self):
+        self.kept = 0
 
     def remote(self, function):
         if not inspect.isfunction(function):
             msg = "The @ray.remote decorator must be applied to either a function or a"
             raise TypeError(msg)
+        self.kept += 1
         return self.Remote(function)
 
-    def get(self, references):
-        return [reference["reference"]() for reference in references]
+    def put(self, value):
+        pickled = cloudpickle.dumps(value)
+        return self.Reference(lambda: cloudpickle.loads(pickled))
+
+    def get(self, reference):
+        assert isinstance(reference, self.Reference)
+        try:
+            return reference.get()
+        except Exception as error:
+            msg = f"ray::call() {error}"
+            raise RayTaskError(msg) from error
+
+
+class RayTaskError(Exception):
+    """What Ray makes of a task's exception."""
 
 
 class OnlySubmits:

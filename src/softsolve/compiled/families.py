@@ -19,7 +19,15 @@ from softsolve.compiled.lane_arithmetic import (
     marks_above,
     not_below,
 )
-from softsolve.compiled.lanes import LANES, fill, load, maximum, store, where_less
+from softsolve.compiled.lanes import (
+    LANES,
+    fill,
+    lane_buffer,
+    load,
+    maximum,
+    store,
+    where_less,
+)
 
 # Up to so many scores ranks are counted; beyond, scores are sorted.
 COUNTED = 64
@@ -240,7 +248,7 @@ def ranking_lanes(theta, ints, reals, context, y, status):
     that is not larger and loses one for each earlier one that is not smaller.
     """
     size = theta.shape[0]
-    ranks = np.empty(size * LANES, np.int32)
+    ranks = lane_buffer(size * LANES, np.int32)
     for i in range(size):
         store(ranks, i * LANES, fill(np.int32(i)))
     tiled = size - size % 4

@@ -316,3 +316,72 @@ def store_first(
         return context.get_dummy_value()
 
     return types.void(array, types.intp, lanes, types.int64), lower
+
+
+@intrinsic
+def add_where_equal(
+    typing_context: Any,
+    sums: Any,
+    to: Any,
+    places: Any,
+    place: Any,
+    values: Any,
+    start: Any,
+    step: Any,
+    blocks: Any,
+    width: Any,
+) -> Any:
+    """Add the lanes of blocks whose place it is to lanes in ``sums``, ``width`` rows.
+
+    Row r of block b begins at ``start + b * step + r * LANES`` in ``values``; its sums
+    are those of the r-th row from ``to`` on. They stay in registers meanwhile.
+    """
+    if not isinstance(width, types.IntegerLiteral):
+        return None
+    count = width.literal_value
+
+    def lower(context, builder, signature, arguments):
+        to, place, start, step, blocks = (arguments[i] for i in (1, 3, 5, 6, 7))
+
+        def data_of(position):
+            kind = signature.args[position]
+            return context.make_array(kind)(context, builder, arguments[position]).data
+
+        def lanes_at(data, position):
+            vector = ir.VectorType(data.type.pointee, LANES)
+            return builder.bitcast(builder.gep(data, [position]), vector.as_pointer())
+
+        whole = blocks.type
+        row_size = signature.args[0].dtype.bitwidth // 8
+        data, noise, where = data_of(0), data_of(4), data_of(2)
+        rows = [builder.add(to, whole(row * LANES)) for row in range(count)]
+        totals = [
+            cgutils.alloca_once_value(
+                builder, builder.load(lanes_at(data, row), align=row_size)
+            )
+            for row in rows
+        ]
+        vector = ir.VectorType(place.type, LANES)
+        unset = ir.Constant(vector, ir.Undefined)
+        wanted = builder.insert_element(unset, place, ir.IntType(32)(0))
+        zeros = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
+        wanted = builder.shuffle_vector(wanted, unset, zeros)
+        with cgutils.for_range(builder, blocks) as loop:
+            own = lanes_at(where, builder.mul(loop.index, whole(LANES)))
+            won = builder.icmp_unsigned("==", builder.load(own, align=4), wanted)
+            first = builder.add(start, builder.mul(loop.index, step))
+            for row, total_of in enumerate(totals):
+                at = lanes_at(noise, builder.add(first, whole(row * LANES)))
+                before = builder.load(total_of)
+                after = builder.fadd(before, builder.load(at, align=row_size))
+                builder.store(builder.select(won, after, before), total_of)
+        for row, total_of in zip(rows, totals, strict=True):
+            builder.store(builder.load(total_of), lanes_at(data, row), align=row_size)
+        return context.get_dummy_value()
+
+    intp = types.intp
+    kinds = (sums, intp, places, types.uint32, values, intp, intp, intp, width)
+    return types.void(*kinds), lower
+
+
+add_where_equal.prefer_literal = True

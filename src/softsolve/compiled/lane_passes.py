@@ -22,6 +22,8 @@ from softsolve.compiled.lane_arithmetic import (
 from softsolve.compiled.lanes import (
     LANES,
     fill,
+    lane_buffer,
+    lane_rows,
     load,
     minimum,
     store,
@@ -96,10 +98,10 @@ def forward_lanes(
     status = borrowed(status)
     size = theta.shape[1]
     groups = (ending_at - leading + group - 1) // group
-    z = np.empty((size, LANES), theta.dtype)
-    s = np.empty_like(z) if scored else z
-    x = np.empty_like(z)
-    y = np.empty((size, LANES), np.uint8)
+    z = lane_rows(size, theta.dtype)
+    s = lane_rows(size, theta.dtype) if scored else z
+    x = lane_rows(size, theta.dtype)
+    y = lane_rows(size, np.uint8)
     zs, xs, ys = z.reshape(-1), x.reshape(-1), y.reshape(-1)
     codes_of = np.empty(LANES, np.int64)
     row_of = np.empty(LANES, np.int64)
@@ -112,8 +114,10 @@ def forward_lanes(
     gap_moments = np.empty(LANES, theta.dtype)
     live = np.empty(LANES, theta.dtype)
     clipping = slopes.shape[0] > 0
-    sums = np.zeros(size * LANES, theta.dtype)
-    slope_sums = np.zeros(size * LANES if clipping else 0, theta.dtype)
+    sums = lane_buffer(size * LANES, theta.dtype)
+    slope_sums = lane_buffer(size * LANES if clipping else 0, theta.dtype)
+    sums[:] = 0
+    slope_sums[:] = 0
     group_sums = np.zeros(4)
     group_sums[LOWEST] = np.inf
     keep, targeted = codes.shape[0] > 0, target.shape[0] > 0

@@ -12,6 +12,8 @@ and stored back. Block kernels lay their arrays out coordinate-major, so coordin
 
 from typing import Any
 
+import numba
+import numpy as np
 from llvmlite import ir
 from numba import extending, types
 from numba.core import cgutils
@@ -21,6 +23,25 @@ from numba.extending import models, register_model
 intrinsic: Any = extending.intrinsic
 
 LANES = 32
+
+# Bytes that a cache brings in at once. Vectors across two of them take twice as long,
+# and Numba's arrays begin in the middle of one.
+CACHE_LINE = 64
+
+
+@numba.njit(nogil=True, error_model="numpy")
+def lane_buffer(count, dtype):
+    """Return a flat array of any content that begins with a line of the cache."""
+    whole = np.empty(count + CACHE_LINE, dtype)
+    beyond = -whole.ctypes.data & (CACHE_LINE - 1)
+    start = beyond // whole.itemsize
+    return whole[start : start + count]
+
+
+@numba.njit(nogil=True, error_model="numpy")
+def lane_rows(rows, dtype):
+    """Return an array (rows, LANES) of any content that does."""
+    return lane_buffer(rows * LANES, dtype).reshape((rows, LANES))
 
 
 class Lanes(types.Type):

@@ -10,6 +10,7 @@ sums in registers.
 import numpy as np
 
 from softsolve.compiled.lane_arithmetic import (
+    add_where_equal,
     advance,
     count_equal,
     fmuladd,
@@ -19,7 +20,16 @@ from softsolve.compiled.lane_arithmetic import (
     total,
     where_equal,
 )
-from softsolve.compiled.lanes import LANES, fill, load, maximum, store, where_less
+from softsolve.compiled.lanes import (
+    LANES,
+    fill,
+    lane_buffer,
+    lane_rows,
+    load,
+    maximum,
+    store,
+    where_less,
+)
 from softsolve.compiled.native import borrowed, call_address, hold
 from softsolve.compiled.passes import (
     GAP_MOMENT,
@@ -34,9 +44,11 @@ from softsolve.compiled.random import row_key
 
 # Scores up to which it is quicker to go through all of them than from lane to lane.
 FEW_SCORES = 32
+# The place of a lane without a sample.
+NOWHERE = np.uint32(0xFFFFFFFF)
 # Numbers of a lane that are drawn at a time, where one sample has fewer: a call of the
 # function that draws takes as long as drawing some ten numbers.
-DRAWN_TOGETHER = 128
+DRAWN_TOGETHER = 160
 
 
 @_inlined
@@ -70,6 +82,25 @@ def add_products(sums, at, weights, start, values, first, step, blocks):
     store(sums, at, total_of)
 
 
+@_inlined
+def add_where_won(sums, to, places, winner, values, size, blocks):
+    """Add values, ``size`` rows a block, to a coordinate's sums where it won a lane."""
+    place, step = np.uint32(winner), size * LANES
+    whole = size - size % 8
+    for j in range(0, whole, 8):
+        at = j * LANES
+        add_where_equal(sums, to + at, places, place, values, at, step, blocks, 8)
+    at = whole * LANES
+    if size & 4:
+        add_where_equal(sums, to + at, places, place, values, at, step, blocks, 4)
+        at += 4 * LANES
+    if size & 2:
+        add_where_equal(sums, to + at, places, place, values, at, step, blocks, 2)
+        at += 2 * LANES
+    if size & 1:
+        add_where_equal(sums, to + at, places, place, values, at, step, blocks, 1)
+
+
 def forward_position_lanes(
     fill_noise,
     scored,
@@ -84,10 +115,15 @@ def forward_position_lanes(
     target,
     totals,
     scalars,
+    winners,
     start,
     stop,
 ):
-    """Find the largest of the perturbed scores; at least LANES samples a row."""
+    """Find the largest of the perturbed scores; at least LANES samples a row.
+
+    With ``winners`` (slots, d, d), entry k also gets the sum of the noise's scores over
+    the samples that coordinate k wins.
+    """
     theta = borrowed(theta)
     temperature = borrowed(temperature)
     keys = borrowed(keys)
@@ -98,35 +134,42 @@ def forward_position_lanes(
     size = theta.shape[1]
     groups = (num_samples + group - 1) // group
     together = blocks_together(size, group)
-    z = np.empty((together * size, LANES), theta.dtype)
-    s = np.empty_like(z) if scored else z
+    z = lane_rows(together * size, theta.dtype)
+    s = lane_rows(together * size, theta.dtype) if scored else z
     zs = z.reshape(-1)
     sample_of = np.empty(together * LANES, np.int64)
     key_of = np.empty(together * LANES, np.uint64)
     live = np.empty(LANES, theta.dtype)
-    places = np.empty(LANES, np.uint32)
+    places = lane_buffer(together * LANES, np.uint32)
     counts = np.empty(size, np.int64)
+    summing = winners.shape[0] > 0
+    lane_sums = lane_buffer(size * size * LANES if summing else 0, theta.dtype)
     kept = codes.view(np.uint32)
     whole = kept.reshape(-1)
     keep, targeted = codes.shape[1] > 0, target.shape[0] > 0
     zero, one = theta.dtype.type(0), theta.dtype.type(1)
     infinity = theta.dtype.type(np.inf)
     none = fill(zero)
-    held = (z, s, zs, sample_of, key_of, live, places, counts)
+    ss = s.reshape(-1)
+    held = (z, s, zs, ss, sample_of, key_of, live, places, counts, lane_sums)
     z = borrowed(z)
     s = borrowed(s)
     zs = borrowed(zs)
+    ss = borrowed(ss)
     sample_of = borrowed(sample_of)
     key_of = borrowed(key_of)
     live = borrowed(live)
     places = borrowed(places)
     counts = borrowed(counts)
+    lane_sums = borrowed(lane_sums)
+    winners = borrowed(winners)
     for item in range(start, stop):
         row = item // groups
         slot = item if split else row
         key_of[:] = row_key(keys[row, 0], keys[row, 1])
         amplitude = fill(temperature[row])
         counts[:] = 0
+        lane_sums[:] = 0
         moment, loss, gap_moment, lowest = 0.0, 0.0, 0.0, np.inf
         first = (item - row * groups) * group
         last = min(first + group, num_samples)
@@ -150,19 +193,22 @@ def forward_position_lanes(
                     place = where_less(best, score, fill(np.uint32(j)), place)
                     best_noise = where_less(best, score, noise, best_noise)
                     best = maximum(best, score)
-                store(places, 0, place)
+                there = block * LANES
+                store(places, there, place)
                 if size <= FEW_SCORES:
                     mask = (1 << count) - 1
                     for j in range(size):
                         counts[j] += count_equal(place, fill(np.uint32(j)), mask)
                 else:
-                    for lane in range(count):
+                    for lane in range(there, there + count):
                         counts[places[lane]] += 1
                 if keep and count == LANES:
                     store(whole, row * num_samples + begin, place)
                 elif keep:
                     for lane in range(count):
-                        kept[row, begin + lane, 0] = places[lane]
+                        kept[row, begin + lane, 0] = places[there + lane]
+                for lane in range(count, LANES):
+                    places[there + lane] = NOWHERE
                 moment += total(fmuladd(best_noise, alive, none))
                 if targeted:
                     for j in range(size):
@@ -174,8 +220,17 @@ def forward_position_lanes(
                     gap_moment += total(fmuladd(best_noise, alive, none))
                     least_gap = least(where_less(none, alive, best, fill(infinity)))
                     lowest = min(lowest, least_gap)
+            if summing:
+                for k in range(size):
+                    to = k * size * LANES
+                    add_where_won(lane_sums, to, places, k, ss, size, blocks)
         for j in range(size):
             totals[slot, j] += counts[j]
+        if summing:
+            for k in range(size):
+                for j in range(size):
+                    at = (k * size + j) * LANES
+                    winners[slot, k, j] += total(load(lane_sums, at))
         scalars[slot, MOMENT] += moment
         scalars[slot, LOSS] += loss
         scalars[slot, GAP_MOMENT] += gap_moment
@@ -185,7 +240,7 @@ def forward_position_lanes(
 
 
 FORWARD_POSITION_LANES = Pass(
-    forward_position_lanes, "i b t2 t1 k2 b i i b c3 t2 f2 f2 i i"
+    forward_position_lanes, "i b t2 t1 k2 b i i b c3 t2 f2 f2 f3 i i"
 )
 
 
@@ -220,19 +275,19 @@ def vjp_position_lanes(
     cotangents, size = g.shape[1:]
     groups = (num_samples + group - 1) // group
     together = blocks_together(size, group)
-    z = np.empty((together * size, LANES), g.dtype)
-    s = np.empty_like(z) if scored else z
+    z = lane_rows(together * size, g.dtype)
+    s = lane_rows(together * size, g.dtype) if scored else z
     zs, ss = z.reshape(-1), s.reshape(-1)
     sample_of = np.empty(together * LANES, np.int64)
     key_of = np.empty(together * LANES, np.uint64)
     width = together * LANES
-    weights = np.empty((cotangents, width), g.dtype)
+    weights = lane_buffer(cotangents * width, g.dtype).reshape((-1, width))
     radials = np.empty(width, g.dtype)
     flat = weights.reshape(-1)
     gains = np.empty((cotangents, size), g.dtype)
     kept = codes.view(np.uint32)
     places = kept.reshape(-1)
-    sums = np.empty(cotangents * size * LANES, g.dtype)
+    sums = lane_buffer(cotangents * size * LANES, g.dtype)
     side_sums = np.empty(cotangents * LANES, g.dtype)
     zero = g.dtype.type(0)
     held = (z, s, zs, ss, sample_of, key_of, weights, flat, gains, sums, side_sums)
@@ -312,3 +367,20 @@ def vjp_position_lanes(
 VJP_POSITION_LANES = Pass(
     vjp_position_lanes, "i i b c3 f1 k2 b i b t2 r r t3 f3 f2 i i"
 )
+
+
+def vjp_winners(winners, center, factors, g, pulled):
+    """Set ``pulled`` to the products of g - ⟨center, g⟩ with the sums of winners."""
+    for row in range(g.shape[0]):
+        for k in range(g.shape[1]):
+            middle = dot(center[row], g[row, k]) if center.shape[0] else 0.0
+            for j in range(g.shape[2]):
+                total = 0.0
+                for winner in range(g.shape[2]):
+                    gain = g[row, k, winner] - middle
+                    total += gain * winners[row, winner, j]
+                pulled[row, k, j] = factors[row] * total
+    return 0
+
+
+VJP_WINNERS = Pass(vjp_winners, "f3 t2 f1 t3 t3")

@@ -5,6 +5,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from softsolve.solvers.base import whole_number
+
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 # Largest dense basis, in entries, that is built for a projection.
@@ -13,6 +15,7 @@ LARGEST_BASIS = 1_000_000
 
 def check_graph(solver: str, num_vertices: int, edges: ArrayLike) -> Ints:
     """Return ``edges`` as int64 (E, 2), or raise unless they join such vertices."""
+    num_vertices = whole_number(f"{solver}(num_vertices=...)", num_vertices)
     if num_vertices < 1:
         msg = f"{solver}(num_vertices=...) must be at least 1; got {num_vertices}."
         raise ValueError(msg)

@@ -7,7 +7,7 @@ import numpy as np
 
 from softsolve._arrays import constant
 from softsolve.compiled.kernel import OK, block_kernel, kernel
-from softsolve.compiled.lanes import LANES, add, load, maximum, store
+from softsolve.compiled.lanes import LANES, add, lane_buffer, load, maximum, store
 from softsolve.solvers.base import Array, KernelSolver, Shape
 from softsolve.solvers.lengths import check_lengths_given, pack_lengths
 
@@ -77,7 +77,7 @@ def solve_alignment(theta, ints, reals, context, state, y):  # type: ignore[no-u
 def solve_alignments(theta, ints, reals, context, y, status):  # type: ignore[no-untyped-def]
     """Do what :func:`solve_alignment` does for LANES instances side by side."""
     rows, columns = ints[0], ints[1]
-    best = np.empty((rows + 1) * (columns + 1) * LANES, theta.dtype)
+    best = lane_buffer((rows + 1) * (columns + 1) * LANES, theta.dtype)
     _border(best, columns, LANES)
     scores = theta.reshape(theta.size)
     for i in range(rows):

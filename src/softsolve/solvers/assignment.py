@@ -73,13 +73,13 @@ class Assignment(KernelSolver):
 
     def check(self, event_shape: Shape, context: tuple[Array, ...]) -> None:
         """Raise unless an instance is a matrix with at least one cell."""
-        super().check(event_shape, context)
         if len(event_shape) != 2 or 0 in event_shape:
             msg = (
                 f"{self!r} takes scores of shape (rows, n, m) with n, m >= 1, but got "
                 f"instances of shape {event_shape}. Reshape theta to (..., n, m)."
             )
             raise ValueError(msg)
+        super().check(event_shape, context)
 
     def structure(self, event_shape: Shape) -> tuple[np.ndarray, np.ndarray]:
         """Return the kernel's ``ints``: n, m and whether partial."""

@@ -29,6 +29,7 @@ import numba
 import numpy as np
 
 from softsolve.compiled.kernel import OK, kernel
+from softsolve.compiled.lanes import lane_buffer
 from softsolve.solvers.assignment_rows import LANES, bid_row, relax_row
 
 NOT_FINITE = 2
@@ -36,7 +37,6 @@ NOT_FINITE = 2
 # Rows that bid at the same prices, and bids that are made for each row of scores.
 _TOGETHER = 4
 _BIDS_PER_ROW = 2
-_CACHE_LINE = 64
 
 # Ties in a row after which a free column is looked for among the columns that tie. Bids
 # leave short runs of ties behind; whole numbers, long ones.
@@ -44,13 +44,6 @@ _TIES = 32
 
 # Squared noise, in squared spreads of the scores, up to which prices are worth keeping.
 _NEAR = 0.25
-
-
-@numba.njit(error_model="numpy")
-def _aligned(array):  # type: ignore[no-untyped-def]
-    """Return ``array`` from its first entry that starts a cache line."""
-    offset = -array.ctypes.data & (_CACHE_LINE - 1)
-    return array[offset // array.itemsize :]
 
 
 @numba.njit(error_model="numpy")
@@ -194,14 +187,14 @@ def assign(theta, ints, reals, context, state, y):  # type: ignore[no-untyped-de
     blocks = (columns + LANES - 1) // LANES
     width = blocks * LANES
 
-    numbers = _aligned(np.empty((rows + 4) * width + _TOGETHER + LANES, theta.dtype))
+    numbers = lane_buffer((rows + 4) * width + _TOGETHER, theta.dtype)
     scores = numbers[: rows * width]
     price = numbers[rows * width : (rows + 1) * width]
     open_price = numbers[(rows + 1) * width : (rows + 2) * width]
     distance = numbers[(rows + 2) * width : (rows + 3) * width]
     reached_at = numbers[(rows + 3) * width : (rows + 4) * width]
     level = numbers[(rows + 4) * width :]
-    indices = _aligned(np.empty(3 * width + 2 * rows + _TOGETHER + LANES, np.int32))
+    indices = lane_buffer(3 * width + 2 * rows + _TOGETHER, np.int32)
     via = indices[:width]
     owner = indices[width : 2 * width]
     order = indices[2 * width : 3 * width]

@@ -34,7 +34,7 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from softsolve._arrays import constant, indices
-from softsolve.solvers.base import Array, Shape, Solver
+from softsolve.solvers.base import Array, Shape, Solver, whole_number
 from softsolve.solvers.simplex import TopK
 
 # Relative; a solution's norm is a few roundings off in single precision.
@@ -55,13 +55,13 @@ class _Ball(Solver):
 
     def check(self, event_shape: Shape, context: tuple[Array, ...]) -> None:
         """Raise if there are no coordinates, or not in the right number of axes."""
-        super().check(event_shape, context)
         if len(event_shape) != self.event_ndim or 0 in event_shape:
             msg = (
                 f"{self!r} must get scores with {self.event_ndim} axes in each row and "
                 f"at least one entry; got an event of shape {tuple(event_shape)}."
             )
             raise ValueError(msg)
+        super().check(event_shape, context)
 
     def _unit(self, theta: Array) -> Array:
         """Scale rows (rows, d) to largest entries of size 1; zeros become ±e_1.
@@ -152,6 +152,7 @@ class GroupBall(_Ball):
 
     def __call__(self, theta: Array) -> Array:
         """Return the direction of the largest group, 0 elsewhere."""
+        self.check_batch(theta)
         xp = array_namespace(theta)
         unit = self._unit(theta)
         winner = xp.argmax(self._group_sums(unit * unit), axis=-1)
@@ -195,6 +196,7 @@ class KSupportBall(_Ball):
 
     def __init__(self, k: int, radius: float = 1.0) -> None:
         super().__init__(radius)
+        k = whole_number("KSupportBall(k=...)", k)
         if k < 1:
             msg = f"KSupportBall(k=...) must be at least 1; got {k}."
             raise ValueError(msg)
@@ -216,6 +218,7 @@ class KSupportBall(_Ball):
 
     def __call__(self, theta: Array) -> Array:
         """Return the direction of the k largest scores, 0 elsewhere."""
+        self.check_batch(theta)
         xp = array_namespace(theta)
         unit = self._unit(theta)
         kept = self._largest(xp.abs(unit)) > 0
@@ -262,6 +265,7 @@ class NuclearBall(_Ball):
 
     def __call__(self, theta: Array) -> Array:
         """Return the leading singular vectors' product."""
+        self.check_batch(theta)
         xp = array_namespace(theta)
         unit = xp.reshape(self._unit(_flat(theta)), theta.shape)
         left, _, right = xp.linalg.svd(unit, full_matrices=False)

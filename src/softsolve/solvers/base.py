@@ -7,6 +7,7 @@ what can be declared about it.
 
 import abc
 import math
+import operator
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
@@ -15,9 +16,13 @@ import numpy as np
 from softsolve.compiled.kernel import INFEASIBLE, OK, BlockKernel, Kernel
 from softsolve.compiled.rows import solve_rows
 from softsolve.errors import SolverError
+from softsolve.parallel import run_ranges
 
 Array = Any
 Shape = tuple[int, ...]
+
+# Scores that a thread solves at least: fewer take less time than waking it.
+SMALLEST_SHARE = 2048
 
 
 def as_numbers(solution: object, name: str) -> np.ndarray:
@@ -36,6 +41,23 @@ def as_numbers(solution: object, name: str) -> np.ndarray:
         f"solution for each row; it returned {found}."
     )
     raise TypeError(msg)
+
+
+def whole_number(name: str, value: object) -> int:
+    """Return a whole number, NumPy's included, as an int, or raise."""
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        msg = f"{name} must be a whole number; got {value!r}."
+        raise TypeError(msg) from None
+
+
+def _holds_whole_numbers(array: Array) -> bool:
+    """Tell it from the type, faster than the array API does."""
+    kind = getattr(array.dtype, "kind", "")  # torch's types have none
+    return kind in ("b", "i", "u") or not getattr(
+        array.dtype, "is_floating_point", True
+    )
 
 
 class Solver(abc.ABC):
@@ -75,6 +97,40 @@ class Solver(abc.ABC):
                 "Call the layer with theta alone."
             )
             raise TypeError(msg)
+        if len(event_shape) != self.event_ndim:
+            msg = (
+                f"{self!r} takes instances with event_ndim={self.event_ndim} axes; got "
+                f"shape {tuple(event_shape)}."
+            )
+            raise ValueError(msg)
+
+    def check_batch(self, theta: Array, context: tuple[Array, ...] = ()) -> None:
+        """Raise unless ``theta`` (rows, *event) is a batch of instances.
+
+        Layers check what they are given before they draw any noise; this is for calls
+        of the solver by itself.
+        """
+        shape = getattr(theta, "shape", None)
+        if shape is None:
+            msg = (
+                f"{self!r} takes an array of scores, with a row for each instance; got "
+                f"a {type(theta).__name__}. Make one: numpy.array(theta, dtype=float)."
+            )
+            raise TypeError(msg)
+        if len(shape) == self.event_ndim:
+            msg = (
+                f"{self!r} takes a batch of scores, with a row for each instance; got "
+                f"shape {tuple(shape)}. A single instance is a batch of one: "
+                "theta[None]."
+            )
+            raise ValueError(msg)
+        if _holds_whole_numbers(theta):  # in which a solution would lose its fractions
+            msg = (
+                f"{self!r}: theta must be of a floating type; got {theta.dtype}. "
+                "Convert it: theta.float() in torch, theta.astype(float) elsewhere."
+            )
+            raise TypeError(msg)
+        self.check(tuple(shape[1:]), context)
 
     def project(self, x: Array) -> Array:
         r"""Project ``x`` (..., *event) on the directions of the solver's polytope.
@@ -131,21 +187,47 @@ class KernelSolver(Solver):
         return 0
 
     def __call__(self, theta: np.ndarray, *context: np.ndarray) -> np.ndarray:
-        """Solve ``theta`` (rows, *event) with the kernel, each row from scratch."""
+        """Solve ``theta`` (rows, *event) with the kernel, each row from scratch.
+
+        Large batches are solved on several threads.
+        """
+        self.check_batch(theta, context)
         rows, event_shape = len(theta), theta.shape[1:]
+        size = math.prod(event_shape)
+        scores = self._usable(theta).reshape(rows, size)
         packed = self.pack_context(rows, event_shape, *context)
         ints, reals = self.structure(event_shape)
         states = np.zeros((rows, self.state_size(event_shape)))
-        y, status = solve_rows(
-            self.kernel,
-            theta.reshape(rows, math.prod(event_shape)),
-            ints,
-            reals,
-            packed,
-            states,
-        )
+        y, status = np.empty_like(scores), np.empty(rows, dtype=np.int64)
+
+        def solve_range(start: int, stop: int) -> None:
+            part = slice(start, stop)
+            given = (scores[part], ints, reals, packed[part], states[part])
+            y[part], status[part] = solve_rows(self.kernel, *given)
+
+        run_ranges(solve_range, rows, grain=1 + SMALLEST_SHARE // max(1, size))
         self.raise_failures(status, " (a layer gives one for each sample)")
         return y.reshape(theta.shape)
+
+    def _usable(self, theta: np.ndarray) -> np.ndarray:
+        """Return scores as an array that kernels can take, or raise."""
+        scores = np.asarray(theta)
+        if scores.dtype not in (np.float32, np.float64):
+            msg = (
+                f"{self!r}: theta must be float32 or float64; got {scores.dtype}. "
+                "Convert it with theta.astype(float)."
+            )
+            raise TypeError(msg)
+        finite = np.isfinite(scores)
+        if not finite.all():
+            row = int(np.argmin(finite.reshape(len(scores), -1).all(axis=1)))
+            msg = (
+                f"the scores for {self!r} must be finite; row {row} has "
+                f"{scores[row][~finite[row]][0]}. To forbid something, give it a score "
+                "far below the others."
+            )
+            raise ValueError(msg)
+        return scores
 
     def raise_failures(self, status: np.ndarray, which: str = "") -> None:
         """Raise a :class:`SolverError` that names the first row that failed.

@@ -120,7 +120,8 @@ class FunctionSolver(Solver):
         ]
         call = functools.partial(_solve_batch, self)
         if self.executor is not None:
-            solved = list(run_on(self.executor, call, pieces))
+            attempts = functools.partial(_attempt_batch, self)
+            solved = list(map(_raised, run_on(self.executor, attempts, pieces)))
         else:
             found: dict[int, np.ndarray[Any, Any]] = {}
 
@@ -330,6 +331,17 @@ def _restore(options: dict[str, Any]) -> FunctionSolver:
 
 def _solve_batch(solver: FunctionSolver, arrays: Instance) -> np.ndarray[Any, Any]:
     return np.asarray(solver.function(*arrays))
+
+
+def _attempt_batch(solver: FunctionSolver, arrays: Instance) -> Outcome:
+    # Executors differ in what they make of exceptions, and of those of other pieces.
+    return attempt(solver.function, arrays)
+
+
+def _raised(outcome: Outcome) -> np.ndarray[Any, Any]:
+    if isinstance(outcome, Failure):
+        raise outcome.error
+    return outcome
 
 
 def _solve_one(solver: FunctionSolver, *instance: np.ndarray[Any, Any]) -> Any:

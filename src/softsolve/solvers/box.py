@@ -11,7 +11,7 @@ class Hypercube(Solver):
     r"""The sign of each score, or the indicator of the positive ones.
 
     Polytope: :math:`[-1, 1]^d`, or :math:`[0, 1]^d` with ``signed=False``. Cost O(d).
-    A score of exactly 0 gets the lower value.
+    A score of exactly 0, a tie, gets the lower value.
 
     >>> Hypercube()(np.array([[0.5, -2.0]]))
     array([[ 1., -1.]])
@@ -24,6 +24,7 @@ class Hypercube(Solver):
 
     def __call__(self, theta: Array) -> Array:
         """Return the upper value where a score is positive, the lower one elsewhere."""
+        self.check_batch(theta)
         positive = array_namespace(theta).astype(theta > 0, theta.dtype)
         return 2 * positive - 1 if self.signed else positive
 
@@ -62,6 +63,7 @@ class L1Ball(Solver):
 
     def __call__(self, theta: Array) -> Array:
         """Return ±radius at the largest score in absolute value, 0 elsewhere."""
+        self.check_batch(theta)
         xp = array_namespace(theta)
         place = one_hot(xp.argmax(xp.abs(theta), axis=-1), theta.shape[-1], theta)
         negative = xp.sum(place * theta, axis=-1, keepdims=True) < 0

@@ -8,7 +8,7 @@ from array_api_compat import array_namespace
 
 from softsolve._arrays import constant
 from softsolve.compiled.kernel import OK, kernel
-from softsolve.solvers.base import Array, KernelSolver, Shape
+from softsolve.solvers.base import Array, KernelSolver, Shape, whole_number
 from softsolve.solvers.lengths import check_lengths_given, pack_lengths
 
 # From this many states on, a loop over the next states is worth vectorising.
@@ -143,6 +143,7 @@ class Chain(KernelSolver):
     solution = "binary"
 
     def __init__(self, states: int, *, lengths: bool = False) -> None:
+        states = whole_number("Chain(states=...)", states)
         if states < 1:
             msg = f"Chain(states=...) must be at least 1; got {states}."
             raise ValueError(msg)

@@ -13,6 +13,7 @@ from softsolve.compiled.lanes import (
     LANES,
     add,
     fill,
+    lane_buffer,
     load,
     maximum,
     store,
@@ -74,7 +75,7 @@ def dag_grid_paths(theta, ints, reals, context, y, status):  # type: ignore[no-u
     scores = theta.reshape(-1)
     marks = y.reshape(-1)
     nowhere = fill(theta.dtype.type(-np.inf))
-    values = np.empty(width * LANES, dtype=theta.dtype)
+    values = lane_buffer(width * LANES, theta.dtype)
     came = np.empty(scores.size, dtype=np.uint8)
     unmarked = fill(np.uint8(0))
     for j in range(width):
@@ -154,13 +155,13 @@ class DagGrid(KernelSolver):
 
     def check(self, event_shape: Shape, context: tuple[Array, ...]) -> None:
         """Raise unless instances are grids, without context."""
-        super().check(event_shape, context)
         if len(event_shape) != 2 or 0 in event_shape:
             msg = (
                 f"{self!r} must get a grid of scores for each instance, an event of "
                 f"shape (height, width) with cells in it; got {tuple(event_shape)}."
             )
             raise ValueError(msg)
+        super().check(event_shape, context)
 
     def structure(
         self, event_shape: Shape

@@ -1,7 +1,9 @@
 """Solving one instance, and handing pieces of a batch to executors of any make."""
 
+import functools
 import pickle
 import traceback
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -60,9 +62,10 @@ def run_on(
 
     ===========================  =================================================
     ``remote`` and ``get``       Ray: the module ``ray``
-    ``map`` and ``gather``       a Dask ``Client``
+    ``submit`` and ``gather``    a Dask ``Client``
     ``map``                      :mod:`concurrent.futures`, :mod:`multiprocessing`
-                                 pools, and all that follow them
+                                 pools, and all that follow them: loky's, Dask's
+                                 ``client.get_executor()``, Ray's ``Pool``
     ``submit``                   futures with ``result``
     callable, with ``n_jobs``    :class:`joblib.Parallel`
     ===========================  =================================================
@@ -89,6 +92,7 @@ class _Numbered:
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
         self.function = function
+        self.__name__ = "softsolve"  # what schedulers call the tasks
 
     def __call__(self, task: tuple[int, Any]) -> tuple[int, Any]:
         index, piece = task
@@ -99,16 +103,13 @@ def _start(
     executor: Any, function: Callable[[Any], Any], tasks: list[tuple[int, Any]]
 ) -> Iterable[tuple[int, Any]]:
     if hasattr(executor, "remote") and hasattr(executor, "get"):
-
-        def call(task: tuple[int, Any]) -> tuple[int, Any]:
-            result: tuple[int, Any] = function(task)
-            return result
-
-        remote = executor.remote(call)  # Ray refuses callables that are no functions
-        return executor.get([remote.remote(task) for task in tasks])
+        return _run_on_ray(executor, function, tasks)
+    if hasattr(executor, "submit") and hasattr(executor, "gather"):
+        # Not pure: Dask would give the failure of a solve again, when it is tried anew.
+        submit = functools.partial(executor.submit, pure=False)
+        return _results([submit(function, task) for task in tasks])
     if hasattr(executor, "map"):
-        mapped = executor.map(function, tasks)
-        return executor.gather(mapped) if hasattr(executor, "gather") else mapped
+        return executor.map(function, tasks)
     if hasattr(executor, "submit"):
         return _results([executor.submit(function, task) for task in tasks])
     # What joblib.delayed(function)(task) makes.
@@ -116,13 +117,33 @@ def _start(
 
 
 def _results(futures: list[Any]) -> Iterator[tuple[int, Any]]:
+    left = deque(futures)
     try:
-        for future in futures:
-            yield future.result()
+        while left:
+            yield left.popleft().result()
     finally:
-        for future in futures:
+        for future in left:
             if hasattr(future, "cancel"):
                 future.cancel()
+
+
+def _run_on_ray(
+    ray: Any, function: Callable[[Any], Any], tasks: list[tuple[int, Any]]
+) -> Iterator[tuple[int, Any]]:
+    shared = ray.put(function)
+    references = [_remote(ray).remote(shared, task) for task in tasks]
+    # Not cancelled after a failure: Ray may crash if they end at that moment.
+    return map(ray.get, references)
+
+
+@functools.lru_cache(maxsize=4)
+def _remote(ray: Any) -> Any:
+    # The same for all calls, or Ray would send and keep another one with each.
+    return ray.remote(_call)
+
+
+def _call(function: Callable[[Any], Any], task: tuple[int, Any]) -> Any:
+    return function(task)
 
 
 def check_executor(executor: object) -> None:

@@ -54,6 +54,7 @@ class FiniteSet(Solver):
 
     def __call__(self, theta: Array) -> Array:
         """Return the point with the largest product with each row."""
+        self.check_batch(theta)
         xp = array_namespace(theta)
         vertices = constant(self.vertices, theta)
         best = xp.argmax(theta @ xp.matrix_transpose(vertices), axis=-1)

@@ -12,7 +12,7 @@ from scipy.sparse.csgraph import connected_components
 
 from softsolve._arrays import constant
 from softsolve.compiled.kernel import Kernel
-from softsolve.solvers.base import Array, KernelSolver, Shape
+from softsolve.solvers.base import Array, KernelSolver, Shape, whole_number
 from softsolve.solvers.flow_kernel import NOT_FINITE, STALLED, maximum_flow
 
 _LARGEST_CAPACITY = np.iinfo(np.int16).max
@@ -86,6 +86,9 @@ class Flow(KernelSolver):
         target: int,
         capacities: ArrayLike | None = None,
     ) -> None:
+        num_vertices = whole_number("Flow(num_vertices=...)", num_vertices)
+        source = whole_number("Flow(source=...)", source)
+        target = whole_number("Flow(target=...)", target)
         given = np.asarray(edges)
         if given.ndim != 2 or given.shape[1] != 2 or len(given) == 0:
             msg = (
@@ -111,10 +114,10 @@ class Flow(KernelSolver):
                 f"{num_vertices - 1}; got {source} and {target}."
             )
             raise ValueError(msg)
-        self.num_vertices = int(num_vertices)
+        self.num_vertices = num_vertices
         self.edges = given.astype(np.int64)
-        self.source = int(source)
-        self.target = int(target)
+        self.source = source
+        self.target = target
         self.capacities: np.ndarray[Any, Any] | None = None
         self.solution: Literal["binary", "integer", "real"] = "integer"
         if capacities is not None:

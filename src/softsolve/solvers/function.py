@@ -80,8 +80,9 @@ def solver(
         CPUs), from which the size of the pieces follows that it is given.
     executor
         Solve with an executor of yours: one with ``map`` or ``submit`` as in
-        :mod:`concurrent.futures` (or :mod:`multiprocessing`'s pools), a
-        :class:`joblib.Parallel`, a Dask ``Client``, or the module ``ray``. See Notes.
+        :mod:`concurrent.futures` (or :mod:`multiprocessing`'s pools, loky's, Ray's
+        ``Pool``), a :class:`joblib.Parallel`, a Dask ``Client`` or its
+        ``get_executor()``, or the module ``ray``. See Notes.
     processes
         Solve one instance at a time in this many processes, which start at the first
         call and stay. For functions that hold the GIL, that may crash, or that need a
@@ -105,11 +106,12 @@ def solver(
 
     Notes
     -----
-    **Executors.** Results and their order are those of a loop, whatever the executor.
-    Tested with the thread and process pools of :mod:`concurrent.futures` and
-    :mod:`multiprocessing` and with joblib; Dask and Ray only with stand-ins that follow
-    their calling conventions. Functions that go to other processes must be picklable:
-    defined at the top level of a module, where the decorator may be used.
+    **Executors.** Results, their order and exceptions are those of a loop, whatever the
+    executor. ``benchmarks/executor_checks.py`` tries those of
+    :mod:`concurrent.futures`, joblib, Dask and Ray; the tests have stand-ins for the
+    last two. Functions that go to other processes must be picklable: defined at the top
+    level of a module, where the decorator may be used (joblib, Dask and Ray take others
+    too). softsolve must be installed where they run.
 
     **Dropped draws** change what is estimated: no longer :math:`E[y^*(\theta +
     \varepsilon Z)]` but this expectation *given that the solve succeeds*. If solves
@@ -141,6 +143,11 @@ def solver(
 
         with concurrent.futures.ProcessPoolExecutor() as pool:
             layer = Perturbed(solver(my_module.route, batched=False, executor=pool))
+
+    On a cluster::
+
+        client = dask.distributed.Client("tcp://...")  # or ray.init(), and executor=ray
+        route = solver(my_module.route, batched=False, executor=client, workers=64)
     """
     options: dict[str, Any] = {
         "batched": batched,

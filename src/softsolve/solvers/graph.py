@@ -24,7 +24,7 @@ from softsolve.solvers._paths import (
     check_negative,
     pack_endpoints,
 )
-from softsolve.solvers.base import Array, KernelSolver, Shape
+from softsolve.solvers.base import Array, KernelSolver, Shape, whole_number
 from softsolve.solvers.graph_kernels import (
     acyclic_path,
     acyclic_paths,
@@ -147,6 +147,8 @@ class GraphPath(KernelSolver):
         if source is None and target is None:
             return None
         for name, end in (("source", source), ("target", target)):
+            if end is not None:
+                whole_number(f"GraphPath({name}=...)", end)
             if end is None or not 0 <= end < self.num_vertices:
                 msg = (
                     f"GraphPath({name}=...) must be a vertex, 0 to "

@@ -12,6 +12,7 @@ from softsolve.compiled.lanes import (
     LANES,
     add,
     fill,
+    lane_buffer,
     load,
     maximum,
     store,
@@ -79,8 +80,8 @@ def acyclic_paths(theta, ints, reals, context, y, status):  # type: ignore[no-un
     size, first, tails, edges, places = _ordered_graph(ints)
     scores = theta.reshape(-1)
     marks = y.reshape(-1)
-    values = np.empty(size * LANES, dtype=theta.dtype)
-    came = np.empty(size * LANES, dtype=np.int32)
+    values = lane_buffer(size * LANES, theta.dtype)
+    came = lane_buffer(size * LANES, np.int32)
     nowhere = fill(theta.dtype.type(-np.inf))
     unmarked = fill(np.uint8(0))
     for edge in range(theta.shape[0]):

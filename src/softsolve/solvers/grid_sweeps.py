@@ -17,6 +17,7 @@ from softsolve.compiled.lanes import (
     any_improves,
     fill,
     join,
+    lane_buffer,
     load,
     maximum,
     minimum,
@@ -181,8 +182,8 @@ def grid_paths(theta, ints, reals, context, y, status):  # type: ignore[no-untyp
     infinity = theta.dtype.type(np.inf)
     scores = theta.reshape(-1)
     marks = y.reshape(-1)
-    distance = np.empty((height + 2) * row * LANES, dtype=theta.dtype)
-    cost = np.empty(cells * LANES, dtype=theta.dtype)
+    distance = lane_buffer((height + 2) * row * LANES, theta.dtype)
+    cost = lane_buffer(cells * LANES, theta.dtype)
     for at in range((height + 2) * row):
         store(distance, at * LANES, fill(infinity))
     zero = fill(theta.dtype.type(0.0))

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from softsolve._arrays import is_binary
 from softsolve.compiled.kernel import OK, Kernel, kernel
 from softsolve.solvers._heap import drop, push
-from softsolve.solvers.base import Array, KernelSolver, Shape
+from softsolve.solvers.base import Array, KernelSolver, Shape, whole_number
 
 NOT_FINITE = 2
 
@@ -155,8 +155,9 @@ class BipartiteMatching(KernelSolver):
     -----
     Scores are (rows, E). Successive best alternating paths with Dijkstra's algorithm,
     one for each left vertex: :math:`O(n E \log E)` for an instance, usually much less.
-    Exact in float64 whatever the scores' dtype. For a dense graph,
-    ``Assignment(partial=True)`` is faster.
+    Exact in float64 whatever the scores' dtype. Among matchings of equal score it
+    always returns the same one. For a dense graph, ``Assignment(partial=True)`` is
+    faster.
 
     References
     ----------
@@ -180,6 +181,8 @@ class BipartiteMatching(KernelSolver):
     failures: ClassVar[Mapping[int, str]] = {NOT_FINITE: "a score is not finite"}
 
     def __init__(self, num_left: int, num_right: int, edges: ArrayLike) -> None:
+        num_left = whole_number("BipartiteMatching(num_left=...)", num_left)
+        num_right = whole_number("BipartiteMatching(num_right=...)", num_right)
         given = np.asarray(edges)
         if given.ndim != 2 or given.shape[1] != 2 or len(given) == 0:
             msg = (
@@ -202,8 +205,8 @@ class BipartiteMatching(KernelSolver):
                 f"0; got {tuple(given[bad[0]].tolist())} for edge {bad[0]}."
             )
             raise ValueError(msg)
-        self.num_left = int(num_left)
-        self.num_right = int(num_right)
+        self.num_left = num_left
+        self.num_right = num_right
         self.edges = given.astype(np.int64)
         left = self.edges[:, 0]
         order = np.argsort(left, kind="stable")

@@ -64,6 +64,7 @@ class Ranking(Solver):
 
     def __call__(self, theta: Array) -> Array:
         """Return the reference vector in the order of each row's scores."""
+        self.check_batch(theta)
         xp = array_namespace(theta)
         order = xp.argsort(theta, axis=-1, descending=True, stable=True)
         places = xp.argsort(order, axis=-1)

@@ -132,8 +132,8 @@ class _MatrixProgram(Solver):
         *,
         remember: bool,
     ) -> tuple[np.ndarray[Any, Any], list[Start]]:
+        self.check_batch(theta, context)
         rows = len(theta)
-        self.check(theta.shape[1:], context)
         if starts is not None and len(starts) != rows:
             msg = (
                 f"{self!r} must get one start per row of theta; got {len(starts)} for "
@@ -326,7 +326,8 @@ class MixedIntegerProgram(_MatrixProgram):
     -----
     Scores are (rows, d). Branch and cut to a gap of zero (in HiGHS' arithmetic, about
     1e-9 of the largest score); whole numbers are returned as such. Its time can grow
-    exponentially with d.
+    exponentially with d. The polytope is the convex hull of the points in braces; of
+    several best ones, the same scores give the same.
 
     The model is built once per thread and only its costs change. HiGHS releases the
     GIL, so rows are solved on several threads. A start (:meth:`prime`) is the solution

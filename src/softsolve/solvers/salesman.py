@@ -112,10 +112,11 @@ class SalesmanExact(_Tours):
 class Salesman(_Tours):
     r"""Travelling salesman: a good closed tour of many cities, by local search.
 
-    Scores and solutions are those of :class:`SalesmanExact`. The search starts at the
-    tour of nearest neighbours from city 0 and makes 2-opt and Or-opt moves until none
-    helps [1]_: the tour is a local optimum, usually within a few percent of the best,
-    which it need not be. Under noise it starts from the tour of the unperturbed scores.
+    Scores, solutions and polytope are those of :class:`SalesmanExact`. The search
+    starts at the tour of nearest neighbours from city 0 and makes 2-opt and Or-opt
+    moves until none helps [1]_: the tour is a local optimum, usually within a few
+    percent of the best, which it need not be. Under noise it starts from the tour of
+    the unperturbed scores.
 
     It is not exact: the smoothed solution and its Jacobian are those of the heuristic
     as a function, which the score-function estimators differentiate rightly. But the

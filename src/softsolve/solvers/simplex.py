@@ -7,14 +7,15 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from softsolve._arrays import is_binary, one_hot, subtract_mean
-from softsolve.solvers.base import Array, Shape, Solver
+from softsolve.solvers.base import Array, Shape, Solver, whole_number
 
 
 class OneHot(Solver):
     r"""The argmax as a one-hot vector.
 
     Polytope: the unit simplex :math:`\{y \ge 0, \mathbf 1^\top y = 1\}`. Cost O(d).
-    With Gumbel noise its perturbed maximiser is softmax(θ/ε).
+    Among equal scores the first wins. With Gumbel noise its perturbed maximiser is
+    softmax(θ/ε).
 
     >>> OneHot()(np.array([[0.1, 2.0, -1.0]]))
     array([[0., 1., 0.]])
@@ -24,6 +25,7 @@ class OneHot(Solver):
 
     def __call__(self, theta: Array) -> Array:
         """Return 1 at the largest score of each row, the first one of equals."""
+        self.check_batch(theta)
         xp = array_namespace(theta)
         return one_hot(xp.argmax(theta, axis=-1), theta.shape[-1], theta)
 
@@ -55,7 +57,8 @@ class TopK(Solver):
     r"""The indicator of the k largest scores.
 
     Polytope: :math:`\{0 \le y \le 1, \mathbf 1^\top y = k\}`. Cost O(d log d) as a
-    function of arrays, O(d) on the compiled route.
+    function of arrays, O(d) on the compiled route. Among equal scores the first are
+    taken.
 
     >>> TopK(2)(np.array([[0.1, 2.0, -1.0, 0.1]]))
     array([[1., 1., 0., 0.]])
@@ -64,6 +67,7 @@ class TopK(Solver):
     family: Literal["topk"] = "topk"
 
     def __init__(self, k: int) -> None:
+        k = whole_number("TopK(k)", k)
         if k < 0:
             msg = f"TopK(k) needs k ≥ 0; got {k}."
             raise ValueError(msg)
@@ -81,6 +85,7 @@ class TopK(Solver):
 
     def __call__(self, theta: Array) -> Array:
         """Return 1 at the k largest scores of each row, the first ones of equals."""
+        self.check_batch(theta)
         xp = array_namespace(theta)
         if self.k == 0:
             return xp.zeros_like(theta)
@@ -115,7 +120,8 @@ class ScoredSet(OneHot):
 
     Any discrete problem :math:`\max_{y \in \mathcal Y} s(y)` in the paper's general
     form: θ lists the scores :math:`s(y)`, the solution is one-hot over the set, and
-    the polytope is the simplex in :math:`\mathbb R^{|\mathcal Y|}`.
+    the polytope is the simplex in :math:`\mathbb R^{|\mathcal Y|}`. Cost O(d); among
+    equal scores the first wins.
 
     >>> colours = ScoredSet(["red", "green", "blue"])
     >>> colours.choices(colours(np.array([[0.0, 3.0, 1.0]])))

@@ -1,6 +1,7 @@
 """What a layer computes under torch.compile.
 
-Autograd functions with a jvp cannot be traced there. Instead: plain operations whose
+Autograd functions with a jvp cannot be traced there. Instead: the operators of
+:mod:`softsolve.torch.compiled_fused` on the fused route, else plain operations whose
 derivatives, of any order, are those of the surrogate of the estimators.
 """
 
@@ -9,6 +10,7 @@ import torch
 from softsolve import estimators
 from softsolve.estimators import Samples, Surrogate, best_baseline
 from softsolve.layer import column_projector
+from softsolve.torch import compiled_fused
 from softsolve.torch.operators import checked_point, checked_target
 from softsolve.torch.rows import Rows
 from softsolve.torch.sampling import Call, sampled_maxima
@@ -25,6 +27,8 @@ def refuse_compilation(what: str) -> None:
 
 def smoothed_solution(call: Call, rows: Rows) -> Tensor:
     """Return the smoothed solution (B, k), with derivatives."""
+    if compiled_fused.takes_operators(call, rows, maximum=False):
+        return compiled_fused.smoothed_solution(call, rows)
     settings = call.settings
     theta, temperature = checked_point(*rows.fixed, call.multiplicative)
     z = call.noise(theta, settings.num_samples)
@@ -48,6 +52,8 @@ def smoothed_solution(call: Call, rows: Rows) -> Tensor:
 
 def smoothed_maximum(call: Call, rows: Rows, target: Tensor | None) -> Tensor:
     """Return the perturbed maximum (B,) relative to a target, with derivatives."""
+    if compiled_fused.takes_operators(call, rows, maximum=True):
+        return compiled_fused.smoothed_maximum(call, rows, target)
     theta, temperature = checked_point(*rows.fixed, call.multiplicative)
     if target is not None:
         target = checked_target(target)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 import torch
@@ -44,7 +44,11 @@ def compiled_pass(
 
 
 class SampleFused(Constant):
-    """Mean solution (B, d); keys, codes of the solutions and baseline if kept."""
+    """Mean solution (B, d); keys, what is kept of solutions, and their baseline.
+
+    Kept are the codes of the solutions or, where the call wants only these, the sums of
+    the noise's scores by who wins.
+    """
 
     @staticmethod
     def forward(
@@ -56,14 +60,15 @@ class SampleFused(Constant):
         work = compiled_pass(call.settings, call.event_shape, theta.dtype)
         packed = _packed(call, rows, context)  # checked before anything is drawn
         keys = call.draw_rows(lambda n: draw_keys(n, call.generator), rows)
-        result = work.forward(*point, keys.numpy(), packed, keep=call.keep)
+        keep, winners = call.keep and not call.winners, call.keep and call.winners
+        result = work.forward(*point, keys.numpy(), packed, keep=keep, winners=winners)
         call.out_shape = call.event_shape
         mean = torch.from_numpy(result.mean)
         if not call.keep:
             return (mean,)
-        codes = torch.from_numpy(result.samples[0])
+        kept = torch.from_numpy(result.winners if winners else result.samples[0])
         center = _center(call, mean, theta, context)
-        return (mean, keys, codes) if center is None else (mean, keys, codes, center)
+        return (mean, keys, kept) if center is None else (mean, keys, kept, center)
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *operands: Any) -> Any:
@@ -153,21 +158,25 @@ class SampleFusedMaxima(Constant):
 
 @dataclass(frozen=True)
 class FusedRule:
-    """Products from keys (B, 2), codes of solutions and their baseline (B, d).
+    """Products from keys (B, 2), what was kept of solutions, and their baseline (B, d).
 
-    With ``again``, codes were not kept and the draws hold the packed context instead:
-    second derivatives of a maximum solve once more.
+    Kept are their ``"codes"``; or the packed ``"context"``, to solve once more for
+    second derivatives of a maximum; or sums by ``"winners"``, enough for the first
+    derivatives in the scores, which those of other kinds solve once more for.
     """
 
     settings: Settings
     event_shape: tuple[int, ...]
-    again: bool = False
+    kept: Literal["codes", "context", "winners"] = "codes"
 
     def pull(
         self, point: Pair, g: Tensor, draws: Draws, *, in_temperature: bool
     ) -> tuple[Tensor, Tensor | None]:
         """Return the vector-Jacobian product of one vector."""
-        name, vectors = "vjp" if in_temperature else "vjp_in_theta", _array(g)[:, None]
+        vectors = _array(g)[:, None]
+        if self.kept == "winners" and not in_temperature:
+            return self._pull_winners(point[1], vectors, draws), None
+        name = "vjp" if in_temperature else "vjp_in_theta"
         pulled = self.product(name, point, (vectors,), draws)
         along = torch.from_numpy(pulled[1][:, 0]) if in_temperature else None
         return torch.from_numpy(pulled[0][:, 0]), along
@@ -222,13 +231,14 @@ class FusedRule:
         self, name: str, point: Pair, vectors: tuple[np.ndarray, ...], draws: Draws
     ) -> tuple[np.ndarray, ...]:
         """Return a product of vectors as rows, outside of differentiation."""
-        keys, codes, center = draws
+        keys, kept, center = draws
         temperature = _array(point[1])
         work = compiled_pass(self.settings, self.event_shape, point[1].dtype)
-        samples: tuple[np.ndarray, ...] = (_array(codes),)
-        if self.again:
+        samples: tuple[np.ndarray, ...] = (_array(kept),)
+        if self.kept != "codes":
+            context = samples if self.kept == "context" else ()
             scores = _array(point[0])
-            samples = work.forward(scores, temperature, _array(keys), *samples).samples
+            samples = work.forward(scores, temperature, _array(keys), *context).samples
         product: Callable[..., Any] = getattr(work, name)
         outputs = product(
             samples,
@@ -239,6 +249,20 @@ class FusedRule:
             scale=self.scale,
         )
         return outputs if isinstance(outputs, tuple) else (outputs,)
+
+    def _pull_winners(
+        self, temperature: Tensor, vectors: np.ndarray, draws: Draws
+    ) -> Tensor:
+        _, winners, center = draws
+        work = compiled_pass(self.settings, self.event_shape, temperature.dtype)
+        pulled = work.vjp_of_winners(
+            _array(winners),
+            _array(temperature),
+            vectors,
+            center=None if center is None else _array(center),
+            scale=self.scale,
+        )
+        return torch.from_numpy(pulled[:, 0])
 
     @cached_property
     def scale(self) -> float:

@@ -17,14 +17,16 @@ from softsolve.torch.fused import (
     FusedRule,
     SampleFused,
     SampleFusedMaxima,
+    compiled_pass,
 )
 from softsolve.torch.maximum import AttachMaximum
 from softsolve.torch.precision import full_precision
 from softsolve.torch.products import Vjp, jacobian
 from softsolve.torch.random import own_generator
 from softsolve.torch.rows import Rows, Temperature, as_tensor, lay_out
-from softsolve.torch.rules import ArrayRule, Rule, three
+from softsolve.torch.rules import ArrayRule, Pair, Rule, three
 from softsolve.torch.sampling import Call, SampleMaxima, SampleSolutions
+from softsolve.torch.transforms import in_reverse_only
 
 Tensor = torch.Tensor
 
@@ -272,7 +274,7 @@ class Perturbed(nn.Module):
                 call, *rows.drawn_at, target, *rows.context
             )
             draws = result[3:] or (None, None, None)
-            again = FusedRule(self.settings, rows.event_shape, again=True)
+            again = FusedRule(self.settings, rows.event_shape, "context")
             return AttachMaximum.apply(
                 *result[:3], tau, rows.temperature, *draws, again
             )
@@ -305,6 +307,15 @@ class Perturbed(nn.Module):
         kind = FusedRule if self._fused(rows) else ArrayRule
         return kind(self.settings, rows.event_shape)
 
+    def _winners_do(self, rows: Rows) -> bool:
+        """Tell whether sums by who wins are all that a backward pass will need."""
+        if self.settings.symmetric or not in_reverse_only():
+            return False
+        if rows.temperature.requires_grad or not rows.theta.requires_grad:
+            return False
+        work = compiled_pass(self.settings, rows.event_shape, rows.theta.dtype)
+        return work.sums_winners
+
     def _samples_fit(self, rows: Rows) -> bool:
         size = rows.theta.numel() * self.settings.num_samples
         bytes_needed = 2 * size * rows.theta.element_size()
@@ -319,33 +330,33 @@ class Perturbed(nn.Module):
         call = self._call(rows, generator, keep=self._may_differentiate())
         if rows.theta.requires_grad or rows.temperature.requires_grad:
             call.least = 2
-        sampler = self._sampler(rows)
+        fused = self._fused(rows)
+        sampler: Any = SampleFused if fused else SampleSolutions
+        call.winners = fused and call.keep and self._winners_do(rows)
         mean, *draws = sampler.apply(call, *rows.drawn_at, *rows.context)
         if not call.keep:
             return mean, call.out_shape
         if settings.independent_backward:
             _, *draws = sampler.apply(call, *rows.drawn_at, *rows.context)
         tau = settings.perturbation.coordinates(rows.theta)
-        attached = self._attach(rows, mean, draws, tau, rows.temperature)
+        at: tuple[Settings, tuple[int, ...]] = (settings, rows.event_shape)
+        kept: Literal["codes", "winners"] = "winners" if call.winners else "codes"
+        rule = FusedRule(*at, kept) if fused else ArrayRule(*at)
+        attached = self._attach(mean, draws, (tau, rows.temperature), rule)
         return attached, call.out_shape
 
     def _may_differentiate(self) -> bool:
         return torch.is_grad_enabled() or self.settings.form == "maximum"
 
     def _attach(
-        self,
-        rows: Rows,
-        mean: Tensor,
-        draws: list[Tensor],
-        tau: Tensor,
-        temperature: Tensor,
+        self, mean: Tensor, draws: list[Tensor], point: Pair, rule: Rule
     ) -> Tensor:
-        kept, rule = three(draws), self._rule(rows)
+        kept = three(draws)
         if self.settings.form == "maximum":
             ones = torch.ones_like(mean)[..., None]
-            in_tau, _ = Vjp.apply(tau, temperature, ones, *kept, rule)
+            in_tau, _ = Vjp.apply(*point, ones, *kept, rule)
             return in_tau[..., 0]
-        return Attach.apply(mean, tau, temperature, *kept, rule)
+        return Attach.apply(mean, *point, *kept, rule)
 
     def _solutions(
         self,

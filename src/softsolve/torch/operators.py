@@ -1,10 +1,10 @@
 """Operators for torch.compile, which cannot trace what looks at values.
 
 None of them has a derivative or needs one: they are called on detached tensors, and the
-surrogate around them carries the derivatives.
+surrogate around them carries the derivatives. For those of the fused route, see
+:mod:`softsolve.torch.compiled_fused`.
 """
 
-import weakref
 from collections.abc import Sequence
 
 import torch
@@ -20,7 +20,9 @@ from softsolve.torch.host import (
 Tensor = torch.Tensor
 
 # Operators take numbers and tensors only: the layers that compiled code calls, by id.
-_SETTINGS: weakref.WeakValueDictionary[int, Settings] = weakref.WeakValueDictionary()
+# They are kept: a backward pass may run when its layer is gone, and must not find
+# another one, of the same id.
+_SETTINGS: dict[int, Settings] = {}
 
 
 @torch.library.custom_op("softsolve::checked_point", mutates_args=())
@@ -54,7 +56,7 @@ def _(target: Tensor) -> Tensor:
 @torch.library.custom_op("softsolve::checked_values", mutates_args=())
 def checked_values(handle: int, y: Tensor, rows: int) -> Tensor:
     """Return a copy of a solver's solutions, or raise if they are not finite."""
-    check_values(_SETTINGS[handle], y, rows)
+    check_values(settings_of(handle), y, rows)
     return y.clone()
 
 
@@ -68,7 +70,7 @@ def checked_gaps(
     handle: int, gaps: Tensor, y: Tensor, target: Tensor, x: Tensor
 ) -> Tensor:
     """Return a copy of sampled losses, or raise if one is below zero."""
-    check_gaps(_SETTINGS[handle], gaps, y, target, x)
+    check_gaps(settings_of(handle), gaps, y, target, x)
     return gaps.clone()
 
 
@@ -82,7 +84,7 @@ def solve_rows(
     handle: int, theta: Tensor, context: Sequence[Tensor], out_shape: Sequence[int]
 ) -> Tensor:
     """Return the solutions of a host solver, of the scores' type."""
-    settings = _SETTINGS[handle]
+    settings = settings_of(handle)
     y = solve_on_host(settings, theta, tuple(context))
     settings.check_solutions(tuple(y.shape), len(theta), tuple(theta.shape[1:]))
     if tuple(y.shape[1:]) != tuple(out_shape):
@@ -114,22 +116,28 @@ def solve_compiled(
 ) -> Tensor:
     """Call a solver of NumPy arrays from code that is being compiled."""
     out_shape = settings.out_shape(tuple(theta.shape[1:]))
-    return solve_rows(_handle(settings), theta, list(context), list(out_shape))
+    return solve_rows(handle_of(settings), theta, list(context), list(out_shape))
 
 
 def check_compiled_values(settings: Settings, y: Tensor, rows: int) -> Tensor:
     """Return solutions that compiled code checks before it goes on."""
-    return checked_values(_handle(settings), y, rows)
+    return checked_values(handle_of(settings), y, rows)
 
 
 def check_compiled_gaps(
     settings: Settings, gaps: Tensor, y: Tensor, target: Tensor, x: Tensor
 ) -> Tensor:
     """Return sampled losses that compiled code checks before it goes on."""
-    return checked_gaps(_handle(settings), gaps, y, target, x)
+    return checked_gaps(handle_of(settings), gaps, y, target, x)
 
 
-def _handle(settings: Settings) -> int:
+def handle_of(settings: Settings) -> int:
+    """Return the number that stands for a layer in compiled code."""
     _remember(settings)
     # Its id is asked for here, so that the code is compiled anew for other settings.
     return id(settings)
+
+
+def settings_of(handle: int) -> Settings:
+    """Return the layer that a number stands for."""
+    return _SETTINGS[handle]

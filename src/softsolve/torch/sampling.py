@@ -44,7 +44,8 @@ Tensor = torch.Tensor
 class Call:
     """What one call of a layer asks of its draws, besides tensors.
 
-    ``out_shape`` is found by solving, and ``starts`` by :meth:`prime`.
+    ``out_shape`` is found by solving, and ``starts`` by :meth:`prime`. With
+    ``winners``, sums by who wins are enough of the solutions.
     """
 
     settings: Settings
@@ -52,6 +53,7 @@ class Call:
     generator: torch.Generator | None
     keep: bool
     difference: bool = False
+    winners: bool = False
     out_shape: tuple[int, ...] = field(default=())
     # How many draws of a row must be left where failed ones are dropped; 0 where it is
     # the draws that are wanted.

@@ -21,10 +21,14 @@ def transforms_active() -> bool:
     return torch._C._are_functorch_transforms_active()
 
 
+def in_reverse_only() -> bool:
+    """Tell whether neither forward mode nor a function transform is running."""
+    return forward_ad._current_level < 0 and not transforms_active()
+
+
 def first_order() -> bool:
     """Tell whether a backward pass is not differentiated itself."""
-    dual = forward_ad._current_level >= 0
-    return not (torch.is_grad_enabled() or dual or transforms_active())
+    return not torch.is_grad_enabled() and in_reverse_only()
 
 
 def vary_where_random(theta: Tensor) -> Tensor:
