@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from matplotlib.figure import Figure
 from PIL import Image
 
 from softsolve.cli import main
-from softsolve.experiments.page import Page, Table, Text
+from softsolve.experiments.page import Page, Picture, Table, Text
 from softsolve.experiments.records import RunDirectory
 from softsolve.experiments.registry import EXPERIMENTS
 from softsolve.experiments.report import _duration, without_directories
@@ -119,6 +120,18 @@ def test_remarks_are_kept(tmp_path: Path) -> None:
         page.write_markdown(target, tmp_path / "page")
         assert target.read_text() == (
             f"# Title\n\nFirst.\n\n{remarks}\n\n## Numbers\n\n| a |\n| --- |\n| 1 |\n"
+        )
+
+
+def test_remarks_end_where_the_pictures_of_a_page_begin(tmp_path: Path) -> None:
+    page = Page("Title", [Text("First."), Picture("dots", "Dots.", Figure())])
+    target = tmp_path / "page.md"
+    target.write_text("## Remarks\n\nBy hand.\n\n![A picture](of-mine.png)\n")
+    for _ in range(2):
+        page.write_markdown(target, tmp_path / "page")
+        assert target.read_text() == (
+            "# Title\n\nFirst.\n\n## Remarks\n\nBy hand.\n\n"
+            "![A picture](of-mine.png)\n\n![Dots.](page-dots.png)\n\n*Dots.*\n"
         )
 
 

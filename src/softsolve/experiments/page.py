@@ -170,7 +170,7 @@ class Page:
         with writing(target):
             old = target.read_text() if target.exists() else ""
         with replacing(target) as file:
-            file.write(self._markdown(prefix, _remarks(old)).encode())
+            file.write(self._markdown(prefix, _remarks(old, prefix.name)).encode())
 
     def _html(self, prefix: Path) -> str:
         body = "\n".join(
@@ -199,7 +199,12 @@ class Page:
         return "\n\n".join([f"# {self.title}", *blocks]) + "\n"
 
 
-def _remarks(page: str) -> str:
-    """Return the section Remarks of a Markdown page, up to the next heading."""
-    found = re.search(r"^## Remarks$.*?(?=^#{1,2} |\Z)", page, flags=re.M | re.S)
+def _remarks(page: str, name: str) -> str:
+    """Return the section Remarks of a Markdown page.
+
+    It goes up to the next heading, or to a picture of the page's own, by its ``name``.
+    """
+    picture = rf"!\[[^\n]*\]\({re.escape(name)}-"
+    section = rf"^## Remarks$.*?(?=^#{{1,2}} |^{picture}|\Z)"
+    found = re.search(section, page, flags=re.M | re.S)
     return "" if found is None else found[0].strip()

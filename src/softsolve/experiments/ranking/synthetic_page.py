@@ -92,42 +92,32 @@ def _against_epochs(
     sigmas: list[float],
 ) -> Figure:
     figure = Figure(figsize=(5 * len(sigmas), 7), layout="constrained")
-    grid = figure.subplots(2, len(sigmas), squeeze=False, sharex=True)
+    grid = figure.subplots(2, len(sigmas), squeeze=False, sharex=True, sharey="row")
     for row, (key, title) in enumerate(METRICS.items()):
         for axes, sigma in zip(grid[row], sigmas, strict=True):
             place = config.noise_levels.index(sigma)
             for loss, values in curves.items():
                 heights = values[key][:, place]
-                epochs = [_epochs(config, x + 1) for x in range(len(heights))]
+                epochs = config.epochs // config.rounds * np.arange(1, len(heights) + 1)
                 axes.plot(epochs, heights, color=COLOURS[loss], label=TITLES[loss])
             axes.set(title=f"{title}, σ = {sigma:g}", xlim=(0, None))
-            if key == "exact":  # which may be few at either level of noise
-                axes.set_ylim(0, max(0.02, 1.05 * axes.dataLim.ymax))
-            else:
-                axes.set_ylim(-0.02, 1.02)
             _finish(axes)
             if row:
                 axes.set_xlabel("epoch")
+    highest = max(axes.dataLim.ymax for axes in grid[0])
+    grid[0, 0].set_ylim(0, max(0.02, 1.05 * highest))  # rankings all right may be few
+    grid[1, 0].set_ylim(-0.02, 1.02)
     _name_losses(figure, axes)
     return figure
 
 
-def _claims(
-    config: "SyntheticConfig",
-    results: dict[str, Record],
-    curves: dict[str, dict[str, np.ndarray]],
-) -> Table:
+def _claims(config: "SyntheticConfig", results: dict[str, Record]) -> Table:
     """Return what the paper says of its figures, and what the run shows of it."""
     sigmas = config.noise_levels
     ours, others = results[OURS], [x for loss, x in results.items() if loss != OURS]
     lowest = int(np.argmin(sigmas))
-    half = len(curves[OURS]["partial"]) // 2
     says = f"“accurately generalizes” where σ ≈ 0: at σ = {sigmas[lowest]:g}"
     rows = [[says, *(f"{ours[key][lowest]:.1%}" for key in METRICS)]]
-    if half:
-        says = f"“even with a smaller number of epochs”: after {_epochs(config, half)}"
-        early = [curves[OURS][key][half - 1, lowest] for key in METRICS]
-        rows.append([says, *(f"{value:.1%}" for value in early)])
     if not others:
         return Table("Beside the paper", [SUBJECT, *METRICS.values()], rows)
     ahead = {
@@ -150,10 +140,6 @@ def _claims(
             points = [by[sigmas.index(sigma)] for by in ahead.values()]
             rows.append([says, *(f"{value:+.1f} points" for value in points)])
     return Table("Beside the paper", [SUBJECT, *METRICS.values()], rows)
-
-
-def _epochs(config: "SyntheticConfig", rounds: int) -> int:
-    return config.epochs // config.rounds * rounds
 
 
 def _rates(config: "SyntheticConfig", finals: dict[str, Record]) -> Table:
@@ -190,13 +176,13 @@ def synthetic_page(config: "SyntheticConfig", run: RunDirectory) -> Page:
     caption = "Accuracy against the noise of the labels."
     figure = _against_noise(results, config.noise_levels)
     blocks.append(Picture("noise", caption, figure))
-    curves = _curves(lines, finals, config.runs)
     if OURS in finals:
-        blocks.append(_claims(config, results, curves))
+        blocks.append(_claims(config, results))
     sigmas = [sigma for sigma in CURVES_AT if sigma in config.noise_levels]
     if sigmas:
-        figure = _against_epochs(config, curves, sigmas)
-        blocks.append(Picture("epochs", "Accuracy in training.", figure))
+        figure = _against_epochs(config, _curves(lines, finals, config.runs), sigmas)
+        caption = "Accuracy in training, while learning rates fall linearly to zero."
+        blocks.append(Picture("epochs", caption, figure))
     for key, title in METRICS.items():
         rows = [
             [
