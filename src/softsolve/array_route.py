@@ -7,7 +7,8 @@ from typing import Any
 
 from array_api_compat import array_namespace
 
-from softsolve.layer import Settings, accepts_any_function, repeat_rows
+from softsolve.layer import accepts_any_function, repeat_rows
+from softsolve.settings import Settings
 from softsolve.solvers.base import Array, Shape
 
 Solve = Callable[..., Any]

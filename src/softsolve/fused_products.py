@@ -10,8 +10,8 @@ from softsolve.array_route import first_bad_row
 from softsolve.compiled.fused import FusedPass
 from softsolve.estimators import Direction
 from softsolve.fused_route import baseline_scale, fused_pass, pack_context
-from softsolve.layer import Settings
 from softsolve.products import Products
+from softsolve.settings import Settings
 from softsolve.solvers.base import Shape
 
 Array = np.ndarray

@@ -8,8 +8,8 @@ import numpy as np
 from softsolve.compiled.fused import FusedPass, leave_one_out
 from softsolve.compiled.plan import supports
 from softsolve.compiled.random import FILL_ROWS
-from softsolve.layer import Route, Settings
 from softsolve.noise import NOISES
+from softsolve.settings import Route, Settings
 from softsolve.solvers.base import KernelSolver, Shape
 
 DTYPES = ("float32", "float64")

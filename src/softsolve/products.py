@@ -10,8 +10,9 @@ from array_api_compat import array_namespace
 
 from softsolve import estimators
 from softsolve.estimators import Direction, Samples
-from softsolve.layer import Settings, column_projector, identity_columns
+from softsolve.layer import column_projector, identity_columns
 from softsolve.perturbation import DensityDerivatives
+from softsolve.settings import Settings
 from softsolve.solvers.base import Array, Shape
 
 

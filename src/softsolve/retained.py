@@ -19,7 +19,7 @@ from typing import NoReturn
 from array_api_compat import array_namespace
 
 from softsolve.errors import SolverError
-from softsolve.layer import Settings
+from softsolve.settings import Settings
 from softsolve.solvers.base import Array
 
 

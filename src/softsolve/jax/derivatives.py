@@ -15,12 +15,12 @@ from softsolve.estimators import Samples, Surrogate
 from softsolve.jax.random import differentiable_nu
 from softsolve.jax.sampling import Call
 from softsolve.layer import (
-    Settings,
     check_second_derivatives,
     column_projector,
     raise_samples_not_kept,
 )
 from softsolve.products import ArrayProducts
+from softsolve.settings import Settings
 
 Array = Any
 Draws = tuple[Array, Array, Array | None]

@@ -22,8 +22,8 @@ from softsolve.jax.derivatives import (
 )
 from softsolve.jax.random import check_key
 from softsolve.jax.sampling import Call
-from softsolve.layer import DEFAULT_MEMORY_BUDGET, Settings
 from softsolve.noise import Noise
+from softsolve.settings import DEFAULT_MEMORY_BUDGET, Settings
 
 Array = Any
 

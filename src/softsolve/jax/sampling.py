@@ -22,9 +22,9 @@ from softsolve.array_route import (
 from softsolve.jax.callbacks import call_host
 from softsolve.jax.checks import require
 from softsolve.jax.random import draw
-from softsolve.layer import Settings
 from softsolve.perturbation import DensityDerivatives
 from softsolve.retained import Retained, raise_too_few
+from softsolve.settings import Settings
 
 Array = Any
 

@@ -24,11 +24,11 @@ from softsolve.fused_route import (
     takes_fused_route,
     usual_route,
 )
-from softsolve.layer import DEFAULT_MEMORY_BUDGET, Settings
 from softsolve.noise import Noise
 from softsolve.numpy.random import draw, draw_keys
 from softsolve.products import ArrayProducts, Products
 from softsolve.retained import Retained
+from softsolve.settings import DEFAULT_MEMORY_BUDGET, Settings
 from softsolve.solvers.base import as_numbers
 
 Rng = np.random.Generator | int | None

@@ -17,7 +17,7 @@ from torch.fx.experimental.symbolic_shapes import has_static_value
 
 from softsolve.compiled.fused import FusedPass
 from softsolve.fused_route import takes_fused_route
-from softsolve.layer import Settings
+from softsolve.settings import Settings
 from softsolve.torch.fused import (
     FusedRule,
     SampleFused,

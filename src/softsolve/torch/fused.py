@@ -12,7 +12,7 @@ import torch
 from softsolve import layer
 from softsolve.compiled.fused import FusedPass
 from softsolve.fused_route import baseline_scale, fused_pass, pack_context
-from softsolve.layer import Settings
+from softsolve.settings import Settings
 from softsolve.torch.host import check_point, check_target
 from softsolve.torch.rules import Draws, Pair
 from softsolve.torch.sampling import (

@@ -6,7 +6,7 @@ import torch
 
 from softsolve import layer
 from softsolve.array_route import Starts, first_bad_row, must_look_at_solutions
-from softsolve.layer import Settings
+from softsolve.settings import Settings
 
 Tensor = torch.Tensor
 

@@ -8,8 +8,8 @@ from torch import nn
 
 from softsolve import layer
 from softsolve.fused_route import takes_fused_route, usual_route
-from softsolve.layer import DEFAULT_MEMORY_BUDGET, Settings
 from softsolve.noise import Noise
+from softsolve.settings import DEFAULT_MEMORY_BUDGET, Settings
 from softsolve.torch import compiled
 from softsolve.torch.attached import Attach
 from softsolve.torch.fused import (

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 import torch
 
-from softsolve.layer import Settings, check_gaps
+from softsolve.layer import check_gaps
+from softsolve.settings import Settings
 from softsolve.torch.host import (
     check_point,
     check_target,

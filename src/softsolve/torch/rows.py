@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from softsolve import layer
-from softsolve.layer import Settings
+from softsolve.settings import Settings
 from softsolve.torch.transforms import vary_where_random
 
 Tensor = torch.Tensor

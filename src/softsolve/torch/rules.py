@@ -6,12 +6,9 @@ from typing import Any, NoReturn, Protocol
 import torch
 
 from softsolve import estimators
-from softsolve.layer import (
-    Settings,
-    check_second_derivatives,
-    raise_samples_not_kept,
-)
+from softsolve.layer import check_second_derivatives, raise_samples_not_kept
 from softsolve.perturbation import DensityDerivatives
+from softsolve.settings import Settings
 from softsolve.torch.precision import full_precision
 
 Tensor = torch.Tensor

@@ -18,9 +18,9 @@ from softsolve.array_route import (
     prime,
     solve_draws,
 )
-from softsolve.layer import Settings
 from softsolve.perturbation import DensityDerivatives
 from softsolve.retained import Retained
+from softsolve.settings import Settings
 from softsolve.torch.host import (
     arrays_on_host,
     check_point,
