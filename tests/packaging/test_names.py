@@ -31,6 +31,7 @@ def test_every_public_module_is_on_the_page():
         "perturbation",
         "products",
         "retained",
+        "settings",
     }
     public = {name.removeprefix("softsolve").removeprefix(".") for name in MODULES}
     assert public - {""} == (top | packages) - inner
