@@ -77,8 +77,10 @@ def _curves(losses: Sequence[str], rounds: list[Record]) -> Figure:
                 )
     shares.set(title=SHARES, ylim=(-0.02, 1.02))
     # The first epochs may be far off; what the curves come to is to be seen.
-    last = [line.get_ydata()[-1] for line in ratios.get_lines()]
-    ratios.set(title=RATIOS, ylim=(0.98, max([1.6, *(1.1 * value for value in last)])))
+    lines = [line.get_ydata() for line in ratios.get_lines()]
+    highest = max((max(values) for values in lines), default=1.0)
+    top = max([min(1.3, highest), *(1.05 * values[-1] for values in lines)])
+    ratios.set(title=RATIOS, ylim=(0.99, top + 0.01))
     for axes in (shares, ratios):
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_xlabel("epoch (solid: test maps, dotted: training maps)")
