@@ -322,7 +322,7 @@ def test_an_interrupted_run_ends_as_if_it_was_not(
 
 
 def test_the_report_shows_curves_and_maps(tmp_path: Path) -> None:
-    settings = ["train_size=20", "test_size=6", "epochs=2", "channels=4"]
+    settings = ["train_size=20", "test_size=6", "epochs=5", "channels=4"]
     arguments = [f"--set={text}" for text in (*settings, "milestones=1")]
     ran = CliRunner().invoke(
         main, ["run", "shortest-path", *arguments, "--out", str(tmp_path)]
@@ -334,6 +334,9 @@ def test_the_report_shows_curves_and_maps(tmp_path: Path) -> None:
     text = page.read_text()
     assert text.count("<img") == 2
     assert "Optimal paths on the test maps, by epoch" in text
+    assert "after 5 epochs: " in text
+    assert "Squared, no solver: " in text
+    assert text.count("Perturbed + Squared</td>") == 2
     for kind in ("curves", "maps"):
         assert (page.parent / f"shortest-path-{kind}.png").stat().st_size > 5000
 
