@@ -59,6 +59,29 @@ def test_a_seed_makes_the_same_maps(generated: terrain.Maps) -> None:
     assert not np.array_equal(again.costs, generated.costs[:3])
 
 
+def test_terrains_share_colours_and_differ_in_patterns() -> None:
+    tiles = terrain.tile_set()
+    colours = terrain.GROUNDS[terrain.SOILS][:, :, None]
+    np.testing.assert_allclose(
+        tiles.mean(axis=(3, 4)), np.broadcast_to(colours, (5, 3, 4, 3)), rtol=1e-4
+    )
+    assert np.bincount(terrain.SOILS.ravel()).min() >= 2
+    patterns = (tiles - colours[..., None, None, :])[:, 0, :, :, :, 0].reshape(20, -1)
+    apart = np.square(patterns[:, None] - patterns).mean(axis=-1)
+    assert apart[~np.eye(20, dtype=bool)].min() > 10**2
+
+
+def test_the_pattern_of_a_cell_tells_its_cost(generated: terrain.Maps) -> None:
+    cell = terrain.CELL
+    light = generated.images[:10].mean(axis=-1).reshape(10, 12, cell, 12, cell)
+    cells = light.swapaxes(2, 3).reshape(-1, 1, cell * cell)
+    tiles = terrain.tile_set()[:, 0].mean(axis=-1).reshape(1, -1, cell * cell)
+    cells, tiles = (x - x.mean(axis=-1, keepdims=True) for x in (cells, tiles))
+    nearest = np.square(cells - tiles).sum(axis=-1).argmin(axis=1)
+    found = terrain.COSTS[nearest // terrain.VARIANTS]
+    assert (found == generated.costs[:10].ravel()).mean() > 0.99
+
+
 def accuracy(features: np.ndarray, costs: np.ndarray) -> float:
     """Return how many cells nearest neighbours get right on the last maps."""
     labels = np.searchsorted(np.sort(terrain.COSTS), costs).reshape(len(costs), -1)
@@ -299,7 +322,7 @@ def test_an_interrupted_run_ends_as_if_it_was_not(
 
 
 def test_the_report_shows_curves_and_maps(tmp_path: Path) -> None:
-    settings = ["train_size=20", "test_size=6", "epochs=2", "channels=4"]
+    settings = ["train_size=20", "test_size=6", "epochs=5", "channels=4"]
     arguments = [f"--set={text}" for text in (*settings, "milestones=1")]
     ran = CliRunner().invoke(
         main, ["run", "shortest-path", *arguments, "--out", str(tmp_path)]
@@ -311,6 +334,9 @@ def test_the_report_shows_curves_and_maps(tmp_path: Path) -> None:
     text = page.read_text()
     assert text.count("<img") == 2
     assert "Optimal paths on the test maps, by epoch" in text
+    assert "after 5 epochs: " in text
+    assert "Squared, no solver: " in text
+    assert text.count("Perturbed + Squared</td>") == 2
     for kind in ("curves", "maps"):
         assert (page.parent / f"shortest-path-{kind}.png").stat().st_size > 5000
 

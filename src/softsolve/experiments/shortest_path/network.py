@@ -44,8 +44,9 @@ class CostNetwork(nn.Module):
         self.layers = nn.Sequential(
             nn.Conv2d(3, channels, 7, stride=2, padding=3, bias=False),
             nn.BatchNorm2d(channels),
-            nn.ReLU(),
+            # The ReLU of maxima is the maximum of ReLUs, at a quarter of the pixels.
             nn.MaxPool2d(3, stride=2, padding=1),
+            nn.ReLU(),
             Residual(channels),
             Residual(channels),
             nn.AdaptiveMaxPool2d((cells, cells)),

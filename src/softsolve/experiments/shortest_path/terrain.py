@@ -2,13 +2,16 @@
 
 A map is 96 by 96 pixels for 12 by 12 cells. Each cell has one of five terrains with the
 costs of the published maps: lakes lie low, mountains high, and between them forest
-grows on wet ground, grass on drier, and dirt is left where it is dry. Colour alone does
-not give the cost away: seasons shift the palettes into each other (dry grass has the
-colours of dirt, muddy water those of a wood), light falls differently on every part of
-every map, and borders are ragged. What tells terrains apart is texture as well.
+grows on wet ground, grass on drier, and dirt is left where it is dry.
+
+As in the game, all maps are made of one small set of tiles, with little noise, so that
+a network can come to tell terrains apart almost without error. Colour alone does not
+give the cost away: each terrain has a ground of three colours, by the season of the
+place, which other terrains have too. The pattern of its tiles tells which one it is.
 """
 
 import dataclasses
+import functools
 
 import numpy as np
 from scipy import ndimage
@@ -18,18 +21,33 @@ from softsolve.solvers import GridPath
 CELLS, PIXELS = 12, 96
 CELL = PIXELS // CELLS
 DRAWN_AT_ONCE = 20  # what fits into a cache
+VARIANTS, TILE_SEED = 4, 0  # of the tiles
 
 TERRAINS = ("water", "mountain", "forest", "dirt", "grass")
 WATER, MOUNTAIN, FOREST, DIRT, GRASS = range(5)
 COSTS = np.array([7.7, 9.2, 5.3, 1.2, 0.8], dtype=np.float32)
 
-# Colours in the wet and in the dry season.
-PALETTE = np.array(
+# Colours of the ground, and those that each terrain has in a wet, a usual and a dry
+# place: each colour is that of two terrains or more.
+GROUNDS = np.array(
     [
-        [[62, 92, 128], [98, 106, 84], [50, 86, 48], [90, 108, 60], [82, 118, 56]],
-        [[88, 100, 74], [136, 118, 88], [104, 96, 52], [150, 120, 76], [146, 122, 72]],
+        [76, 98, 116],  # blue
+        [62, 92, 60],  # dark green
+        [90, 116, 60],  # green
+        [146, 122, 72],  # ochre
+        [106, 98, 72],  # brown
     ],
     dtype=np.float32,
+)
+BLUE, DARK, GREEN, OCHRE, BROWN = range(5)
+SOILS = np.array(
+    [
+        [DARK, BLUE, BROWN],  # water
+        [BLUE, BROWN, OCHRE],  # mountain
+        [BROWN, DARK, GREEN],  # forest
+        [GREEN, OCHRE, BROWN],  # dirt
+        [DARK, GREEN, OCHRE],  # grass
+    ]
 )
 
 
@@ -73,16 +91,39 @@ def make_terrain(count: int, rng: np.random.Generator) -> np.ndarray:
 
 def draw(terrain: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Return pictures (n, 96, 96, 3) of terrains (n, 12, 12)."""
-    shape = (len(terrain), PIXELS, PIXELS)
-    ground = _ragged(terrain, rng)
-    dryness = 1 / (1 + np.exp(-2.5 * _noise(shape, 25, rng)))
-    wet, dry = PALETTE[:, ground]
-    picture = wet + dryness[..., None] * (dry - wet)
-    picture += _texture(ground, rng)[..., None]
-    tint = 0.06 * rng.standard_normal((len(terrain), 1, 1, 3), dtype=np.float32)
-    picture *= np.exp(0.18 * _noise(shape, 21, rng))[..., None] * np.exp(tint)
-    picture += 3 * rng.standard_normal(picture.shape, dtype=np.float32)
+    count = len(terrain)
+    season = np.digitize(_noise(terrain.shape, 3, rng), [-0.9, 0.9])
+    variant = rng.integers(VARIANTS, size=terrain.shape)
+    cells = tile_set()[terrain, season, variant]
+    picture = np.swapaxes(cells, 2, 3).reshape(count, PIXELS, PIXELS, 3)
+    light = 0.05 * rng.standard_normal((count, 1, 1, 3), dtype=np.float32)
+    picture *= np.exp(light)
+    picture += 2 * rng.standard_normal(picture.shape, dtype=np.float32)
     return np.clip(picture, 0, 255).astype(np.uint8)
+
+
+@functools.cache
+def tile_set() -> np.ndarray:
+    """Return the tiles (terrains, seasons, variants, 8, 8, 3) that maps are made of.
+
+    Every tile has the mean colour of its ground; its pattern, light and dark around
+    that colour, is the same in all seasons and tells which terrain it is.
+    """
+    rng = np.random.default_rng(TILE_SEED)
+    shape = (len(TERRAINS), VARIANTS, CELL, CELL)
+    fine, coarse = (
+        np.stack([_noise(shape[1:], box, rng) for _ in TERRAINS]) for box in (1, 3)
+    )
+    row = np.arange(CELL, dtype=np.float32)[:, None]
+    light = np.empty(shape, dtype=np.float32)
+    light[WATER] = 18 * np.sin(row * np.pi / 2 + 1.6 * coarse[WATER])
+    ridges = coarse[MOUNTAIN] - np.roll(coarse[MOUNTAIN], (1, 1), axis=(1, 2))
+    light[MOUNTAIN] = 28 * ridges
+    light[FOREST] = 22 * np.clip(2 * coarse[FOREST], -1.5, 1)
+    light[DIRT] = 45 * ((fine[DIRT] > 1.3) * 1.0 - (fine[DIRT] < -1.3))
+    light[GRASS] = 14 * (fine[GRASS] + np.roll(fine[GRASS], 1, axis=1))
+    light -= light.mean(axis=(2, 3), keepdims=True)
+    return GROUNDS[SOILS][:, :, None, None, None] + light[:, None, ..., None]
 
 
 def _noise(shape: tuple[int, ...], box: int, rng: np.random.Generator) -> np.ndarray:
@@ -95,39 +136,3 @@ def _noise(shape: tuple[int, ...], box: int, rng: np.random.Generator) -> np.nda
         for _ in range(3):
             ndimage.uniform_filter(field, (0, box, box), output=field, mode="wrap")
     return field / field.std()
-
-
-def _ragged(terrain: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return the terrain of each pixel (n, 96, 96): cells with ragged borders."""
-    count = len(terrain)
-    shape = (count, PIXELS, PIXELS)
-    place = np.arange(PIXELS, dtype=np.float32)
-    row, column = (
-        ((along + 0.6 * _noise(shape, 3, rng)) // CELL).clip(0, CELLS - 1).astype(int)
-        for along in (place[:, None], place[None, :])
-    )
-    cells = (row * CELLS + column).reshape(count, -1)
-    return np.take_along_axis(terrain.reshape(count, -1), cells, axis=1).reshape(shape)
-
-
-def _texture(ground: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return the light and dark of each pixel (n, 96, 96) around its colour."""
-    shape = ground.shape
-    fine, coarse = _noise(shape, 1, rng), _noise(shape, 3, rng)
-    row = np.arange(PIXELS, dtype=np.float32)[:, None]
-    ripples = 9 * np.sin(row * 1.5 + 1.6 * coarse)
-    ridges = 15 * (coarse - np.roll(coarse, (1, 1), axis=(1, 2)))
-    crowns = 13 * np.clip(2 * coarse, -1.5, 1)
-    pebbles = 34 * ((fine > 1.4) * 1.0 - (fine < -1.4))
-    blades = 9 * (fine + np.roll(fine, 1, axis=1)) / np.sqrt(2)
-    kinds = {
-        WATER: ripples,
-        MOUNTAIN: ridges,
-        FOREST: crowns,
-        DIRT: pebbles,
-        GRASS: blades,
-    }
-    result = np.zeros(shape, dtype=np.float32)
-    for kind, light in kinds.items():
-        np.copyto(result, light, where=ground == kind, casting="same_kind")
-    return result
