@@ -112,7 +112,9 @@ class ForwardPass(FusedWork):
         if target is None:
             target = np.zeros_like(theta) if clip else self.no_center
         inputs: Any = (theta, temperature, keys, context, split, codes, target)
-        winner_sums = np.zeros((slots if winners else 0, size, size))
+        winner_sums = self.no_winners
+        if winners:
+            winner_sums = np.zeros((slots, size, size))
         if self.positions and samples >= LANES:
             run = partial(self._positions(*inputs), totals, scalars, winner_sums)
         elif self.plan.top:

@@ -76,6 +76,7 @@ class FusedWork:
         self.fill = FILL_ROWS[noise].address(self.dtype)
         self.decode = self.codec.decode.address(self.dtype)
         self.no_center = np.zeros((0, self.size), self.dtype)
+        self.no_winners = np.zeros((0, self.size, self.size))
         self._passes: dict[str, Any] = {}
         self._addresses: dict[str, int] = {}
 

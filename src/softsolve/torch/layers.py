@@ -309,12 +309,11 @@ class Perturbed(nn.Module):
 
     def _winners_do(self, rows: Rows) -> bool:
         """Tell whether sums by who wins are all that a backward pass will need."""
-        if self.settings.symmetric or not in_reverse_only():
-            return False
-        if rows.temperature.requires_grad or not rows.theta.requires_grad:
-            return False
         work = compiled_pass(self.settings, rows.event_shape, rows.theta.dtype)
-        return work.sums_winners
+        if not work.sums_winners or self.settings.symmetric:
+            return False
+        in_theta = rows.theta.requires_grad and not rows.temperature.requires_grad
+        return in_theta and in_reverse_only()
 
     def _samples_fit(self, rows: Rows) -> bool:
         size = rows.theta.numel() * self.settings.num_samples

@@ -74,9 +74,10 @@ class Function(torch.autograd.Function):
 
 
 def save(ctx: Any, *tensors: Tensor | None) -> None:
-    """Keep tensors for the backward pass and for forward mode."""
+    """Keep tensors for the backward pass, and for forward mode where there is one."""
     ctx.save_for_backward(*tensors)
-    ctx.save_for_forward(*tensors)
+    if not in_reverse_only():
+        ctx.save_for_forward(*tensors)
 
 
 @contextlib.contextmanager
