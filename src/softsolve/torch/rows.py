@@ -1,6 +1,5 @@
 """A call's arguments as rows."""
 
-import functools
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -67,24 +66,14 @@ def lay_out(
     if isinstance(temperature, torch.Tensor):
         temperature = temperature.to(device=theta.device, dtype=work)
         spread = layer.spread_temperature(temperature, batch_shape)
-    elif torch.compiler.is_compiling() or torch.is_inference_mode_enabled():
-        spread = torch.full((count,), temperature, dtype=work, device=theta.device)
     else:
-        spread = _spread(temperature, count, work, theta.device)
+        spread = torch.full((count,), temperature, dtype=work, device=theta.device)
     contexts = layer.flatten_context(
         batch_shape,
         tuple(torch.as_tensor(array, device=theta.device) for array in context),
     )
     settings.check_instances(event_shape, contexts)
     return Rows(flat, spread, contexts, batch_shape, event_shape, theta.dtype)
-
-
-@functools.lru_cache(maxsize=64)
-def _spread(
-    temperature: float, count: int, dtype: torch.dtype, device: torch.device
-) -> Tensor:
-    """Return a temperature for each row, the same tensor in every call of a layer."""
-    return torch.full((count,), temperature, dtype=dtype, device=device)
 
 
 def as_tensor(temperature: Any) -> Any:
